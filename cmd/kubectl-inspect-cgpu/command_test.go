@@ -4,23 +4,27 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // oneGPU is a node with one GPU, of which the pod a/p has 3 GiB and so many more.
@@ -44,6 +48,23 @@ func oneGPU(more int64) inspect.Input {
 		}}},
 		Claims: []*resourceapi.ResourceClaim{claim},
 	}
+}
+
+// snapshot is what the scheduler knows of the cluster of a table, but for its claims: one node, with all classes.
+func snapshot(t *testing.T, table inspect.Input) scheduling.Snapshot {
+	t.Helper()
+	classes, err := deviceclasses.All()
+	expect.NoError(t, err)
+	table.Slices[0].Spec.Pool.ResourceSliceCount = 1
+	return scheduling.Snapshot{Classes: classes, Slices: table.Slices,
+		Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}}
+}
+
+// written are options outside of a terminal, and what is written by them.
+func written() (o *options, out, errOut *bytes.Buffer) {
+	streams, _, out, errOut := genericiooptions.NewTestIOStreams()
+	_, o = newCommand(streams, terminal{})
+	return o, out, errOut
 }
 
 // printing is the printer that the arguments ask for, and what it prints.
@@ -218,18 +239,23 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// fail checks that commands fail where no cluster is, by their arguments, each with an error of one line that matches.
+// fail checks that commands fail where no cluster is, by their arguments, each with an error of one line that matches,
+// and that they leave no file.
 func fail(t *testing.T, commands map[string]string) {
 	t.Helper()
 	t.Setenv("KUBECONFIG", "/nonexistent")
 	for arguments, want := range commands {
 		t.Run(arguments, func(t *testing.T) {
+			t.Chdir(t.TempDir())
 			streams, _, _, _ := genericiooptions.NewTestIOStreams()
 			c, _ := newCommand(streams, terminal{})
 			c.SetArgs(append(strings.Fields(arguments), "--server", "http://127.0.0.1:1"))
 			err := c.Execute()
 			if err == nil || !regexp.MustCompile(want).MatchString(err.Error()) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("got %v, want %s", err, want)
+			}
+			if left, err := os.ReadDir("."); err != nil || len(left) > 0 {
+				t.Errorf("it leaves %v, %v", left, err)
 			}
 		})
 	}

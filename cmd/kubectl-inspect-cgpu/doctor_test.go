@@ -6,8 +6,6 @@ import (
 	"errors"
 	"testing"
 
-	"k8s.io/cli-runtime/pkg/genericiooptions"
-
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
 )
@@ -28,8 +26,7 @@ func TestDoctorPrintsTheReport(t *testing.T) {
 		"nothing":          {&doctor.Report{Checks: []string{"health"}}, "", "1 checks, nothing found: health\n", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			streams, _, out, _ := genericiooptions.NewTestIOStreams()
-			_, o := newCommand(streams, terminal{})
+			o, out, _ := written()
 			o.output = test.output
 			err := o.printReport(test.report)
 			if errors.Is(err, errFindings) != test.findings || !test.findings && err != nil {

@@ -15,9 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
 
-	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/bundle"
@@ -25,7 +23,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/manifests"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/plan"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
-	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // hostile clears the screen, by ESC and by a character of C1, changes the window's title, goes
@@ -38,14 +35,10 @@ var own = regexp.MustCompile(`\x1b\[[0-9]*m`)
 // What tenants write – selectors, what quotes them, names that no API server would take –
 // does nothing to the terminal of the administrator who looks at it.
 func TestTenantsDoNotReachTheTerminal(t *testing.T) {
-	classes, err := deviceclasses.All()
-	expect.NoError(t, err)
 	table := oneGPU(9)
-	table.Slices[0].Spec.Pool.ResourceSliceCount = 1
+	situation := snapshot(t, table)
 	table.Claims[0].Status.ReservedFor[0].Name = hostile
 	table.Notes = []string{"Not read: " + hostile}
-	situation := scheduling.Snapshot{Classes: classes, Slices: table.Slices,
-		Nodes: []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}}}
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "q-gpu"}}
 	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "gpu", Exactly: &resourceapi.ExactDeviceRequest{
 		DeviceClassName: "share.gpu.aliyun.com", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
@@ -83,8 +76,7 @@ func TestTenantsDoNotReachTheTerminal(t *testing.T) {
 				continue
 			}
 			for _, color := range []string{never, always} {
-				streams, _, out, errOut := genericiooptions.NewTestIOStreams()
-				_, o := newCommand(streams, terminal{})
+				o, out, errOut := written()
 				o.output, o.color = output, color
 				expect.NoErrorf(t, run(t.Context(), o), "%s -o %q", name, output)
 				if both := out.String() + errOut.String(); !strings.Contains(both, "2J") {

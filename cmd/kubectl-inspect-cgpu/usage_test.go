@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
@@ -34,8 +33,7 @@ func TestRightsizeOfWhatWasRead(t *testing.T) {
 	period := consumption.Period{Notes: []string{"Prometheus says something."},
 		Granted: []consumption.Granted{{Series: of, MostGiB: 3, Present: week, Seen: week, Age: week}},
 		Used:    []consumption.Used{{Series: of, MostGiB: 1.2}}}
-	streams, _, out, errOut := genericiooptions.NewTestIOStreams()
-	_, o := newCommand(streams, terminal{})
+	o, out, errOut := written()
 	known := consumption.Know(withPod(), &period, "7d")
 	expect.Equal(t, []rightsize.Advice{}, rightsize.Of(known, 0.2, "b").Advice, "advice of another namespace")
 	report := rightsize.Of(known, 0.2, "")

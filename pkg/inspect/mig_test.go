@@ -20,15 +20,28 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
+// squeezed are the lines of a text, each with one blank between its words.
+func squeezed(text string) []string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	return lines
+}
+
+// anA100 is one in MIG mode, with index 1.
+func anA100(as gpu.Partitioned) *gpu.Machine {
+	as.GPU = gpu.GPU{Index: 1, UUID: "GPU-1", Model: "NVIDIA-A100-SXM4-80GB", MemoryMiB: 81920}
+	return &gpu.Machine{Partitioned: []gpu.Partitioned{as}}
+}
+
 // Behind the table that users of ACK know, each MIG instance has a line, and who it is allocated to. An instance
 // that a claim holds and nobody publishes any more has one, too.
 func TestSummaryHasMIGInstances(t *testing.T) {
-	machine := &gpu.Machine{Partitioned: []gpu.Partitioned{{
-		GPU: gpu.GPU{Index: 1, UUID: "GPU-1", Model: "NVIDIA-A100-SXM4-80GB", MemoryMiB: 81920},
-		Instances: []gpu.Instance{
-			{InstanceID: gpu.InstanceID{GI: 2}, UUID: "MIG-2", Profile: "3g.40gb", Start: 0, Size: 4, MemoryMiB: 40192},
-			{InstanceID: gpu.InstanceID{GI: 13}, UUID: "MIG-13", Profile: "1g.10gb", Start: 6, Size: 1, MemoryMiB: 9728},
-		}}}}
+	machine := anA100(gpu.Partitioned{Instances: []gpu.Instance{
+		{InstanceID: gpu.InstanceID{GI: 2}, UUID: "MIG-2", Profile: "3g.40gb", Start: 0, Size: 4, MemoryMiB: 40192},
+		{InstanceID: gpu.InstanceID{GI: 13}, UUID: "MIG-13", Profile: "1g.10gb", Start: 6, Size: 1, MemoryMiB: 9728},
+	}})
 	published := publishMachine("n1", mode.Exclusive, machine)
 	names := map[string]string{}
 	for _, slice := range published {
@@ -50,10 +63,7 @@ func TestSummaryHasMIGInstances(t *testing.T) {
 	if !found {
 		t.Fatalf("there is no table of MIG instances:\n%s", text)
 	}
-	var lines []string
-	for line := range strings.Lines(table) {
-		lines = append(lines, strings.Join(strings.Fields(line), " "))
-	}
+	lines := squeezed(table)
 	want := []string{
 		"NAME GPU PROFILE SLICES MEMORY(GiB) ALLOCATED TO",
 		"n1 1 gpu-1-mig-2g-20gb-4 (gone) - - team/late",
@@ -79,20 +89,15 @@ func TestSummaryOfDynamicInstances(t *testing.T) {
 		return gpu.Profile{Kind: gpu.Instance{Profile: profile, Size: size, MemoryMiB: int64(size) * 9728},
 			Starts: starts, Count: 1}
 	}
-	machine := &gpu.Machine{Partitioned: []gpu.Partitioned{{
-		GPU:      gpu.GPU{Index: 1, UUID: "GPU-1", Model: "NVIDIA-A100-SXM4-80GB", MemoryMiB: 81920},
-		Profiles: []gpu.Profile{kind("1g.10gb", 1, 0, 1, 2, 3, 4, 5, 6), kind("3g.40gb", 4, 0, 4), kind("7g.80gb", 8, 0)},
-	}}}
+	machine := anA100(gpu.Partitioned{Profiles: []gpu.Profile{kind("1g.10gb", 1, 0, 1, 2, 3, 4, 5, 6),
+		kind("3g.40gb", 4, 0, 4), kind("7g.80gb", 8, 0)}})
 	text := summary(inspect.Input{
 		Slices: publishMachine("n1", mode.Exclusive, machine), Nodes: []*corev1.Node{node("n1", "10.0.0.1")},
 		Claims: []*resourceapi.ResourceClaim{claim("team/a", "n1 gpu-1-mig-1g-10gb-2"), claim("team/b",
 			"n1 gpu-1-mig-1g-10gb-5")},
 	}, inspect.Style{})
 	above, table, _ := strings.Cut(text, "\nMIG instances:\n")
-	var lines []string
-	for line := range strings.Lines(table) {
-		lines = append(lines, strings.Join(strings.Fields(line), " "))
-	}
+	lines := squeezed(table)
 	want := []string{"NAME GPU PROFILE SLICES MEMORY(GiB) ALLOCATED TO", "n1 1 (free) 0-1 - -", "n1 1 1g.10gb 2 9 team/a",
 		"n1 1 (free) 3-4 - -", "n1 1 1g.10gb 5 9 team/b", "n1 1 (free) 6-7 - -"}
 	if diff := cmp.Diff(want, lines); diff != "" || !strings.Contains(above, "18/76") {
@@ -127,9 +132,8 @@ func TestMemoryOfPlacesBesideCutInstances(t *testing.T) {
 		"all is cut":    {[]gpu.Instance{cut("7g.80gb", 0, 8, 81152)}, nil, "0/79"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			machine := &gpu.Machine{Partitioned: []gpu.Partitioned{{GPU: gpu.GPU{Index: 1, UUID: "GPU-1",
-				Model: "NVIDIA-A100-SXM4-80GB", MemoryMiB: 81920}, Instances: test.cut, Profiles: profiles}}}
-			in := inspect.Input{Slices: publishMachine("n1", mode.Exclusive, machine),
+			in := inspect.Input{Slices: publishMachine("n1", mode.Exclusive, anA100(gpu.Partitioned{Instances: test.cut,
+				Profiles: profiles})),
 				Nodes: []*corev1.Node{node("n1", "10.0.0.1")}}
 			for _, device := range test.claims {
 				in.Claims = append(in.Claims, claim("team/"+device, "n1 "+device))
@@ -180,10 +184,7 @@ func TestInstancesThatAreGone(t *testing.T) {
 				Slices: publishInstances("n1", mode.Exclusive, &gpu.Machine{Partitioned: []gpu.Partitioned{test.gpu}},
 					devices.MIGOptions{Gone: []devices.GoneInstance{gone}, Made: test.made}),
 				Claims: []*resourceapi.ResourceClaim{claim("team/train", "n1 "+held)}}, inspect.Style{})
-			var lines []string
-			for line := range strings.Lines(text) {
-				lines = append(lines, strings.Join(strings.Fields(line), " "))
-			}
+			lines := squeezed(text)
 			for _, want := range append(test.lines, "n1 10.0.0.1 0/0 "+test.total+" "+test.total) {
 				expect.Equal(t, true, slices.Contains(lines, want), "line %q of\n%s", want, text)
 			}

@@ -4,10 +4,8 @@ package inspect_test
 
 import (
 	"encoding/json"
-	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
@@ -68,13 +66,7 @@ b-n1         team       GPU0  6                3.5
 `},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var lines []string
-			for line := range strings.Lines(test.got) {
-				lines = append(lines, strings.TrimRight(line, " \n"))
-			}
-			if got := "\n" + strings.Join(lines, "\n") + "\n"; !strings.Contains(got, test.want) {
-				t.Errorf("(-want +got):\n%s", cmp.Diff(test.want, got))
-			}
+			expect.Says(t, "\n"+trimmed(test.got), test.want)
 		})
 	}
 	data, err := json.Marshal(inspect.New(used()))

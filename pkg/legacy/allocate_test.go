@@ -79,23 +79,37 @@ func publishing(
 // mostPerNode is how long the scheduler looks at a node by default.
 const mostPerNode = 10 * time.Second
 
+// claimOf is a claim of a template.
+func claimOf(t *testing.T, template string) *resourceapi.ResourceClaim {
+	t.Helper()
+	request, err := legacy.ParseName(template)
+	expect.NoError(t, err)
+	spec := request.Template("ns").Spec
+	return &resourceapi.ResourceClaim{ObjectMeta: spec.ObjectMeta, Spec: spec.Spec}
+}
+
+// granted is what a claim gets of a node, nothing if it does not fit, in the time that the scheduler takes.
+func granted(t *testing.T, n *allocatortest.Node,
+	asked resourceapi.DeviceClaim) []resourceapi.DeviceRequestAllocationResult {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), mostPerNode)
+	defer cancel()
+	results, err := n.Allocate(ctx, asked)
+	expect.NoError(t, err)
+	return results
+}
+
 // allocate returns "REQUEST DEVICE MEMORY CORES" of what a template's claim gets, in
 // order; "" if it does not fit. counted reports whether a ResourceQuota counts it.
 func allocate(t *testing.T, n *allocatortest.Node, template string, counted bool) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), mostPerNode)
-	defer cancel()
-	request, err := legacy.ParseName(template)
-	expect.NoError(t, err)
-	asked := request.Template("ns").Spec.Spec.Devices
+	asked := claimOf(t, template).Spec.Devices
 	checkSelectors(t, asked)
 	if counted {
 		asked.Requests = quota.Counted(asked.Requests)
 	}
-	results, err := n.Allocate(ctx, asked)
-	expect.NoError(t, err)
 	var got []string
-	for _, r := range results {
+	for _, r := range granted(t, n, asked) {
 		name, isCounted := strings.CutSuffix(r.Request, "/share")
 		if _, isShare := r.ConsumedCapacity[v1alpha1.CapMemory]; isCounted != (counted && isShare) {
 			t.Errorf("the result's request is %q", r.Request)
@@ -276,9 +290,7 @@ func TestContainersThatDoNotFitOnManyGPUs(t *testing.T) {
 
 // Combined the containers may ask for what one claim can hold.
 func TestSixteenGPUsOfTwoContainers(t *testing.T) {
-	request, err := legacy.ParseName("gpushare.mem-x16.a.16.b.16")
-	expect.NoError(t, err)
-	devices := request.Template("ns").Spec.Spec.Devices
+	devices := claimOf(t, "gpushare.mem-x16.a.16.b.16").Spec.Devices
 	if len(devices.Requests) != resourceapi.DeviceRequestsMaxSize ||
 		len(devices.Constraints) > resourceapi.DeviceConstraintsMaxSize ||
 		len(devices.Config) > resourceapi.DeviceConfigMaxSize {
@@ -301,9 +313,7 @@ func TestTemplatesAndClaimsAreMarked(t *testing.T) {
 // would not.
 func TestCountedClaimsThatWouldTakeMPS(t *testing.T) {
 	for template, is := range map[string]bool{"gpushare.mem-x2.main.4": true, "gpushare.mem.main.4": false} {
-		request, err := legacy.ParseName(template)
-		expect.NoError(t, err)
-		claim := &resourceapi.ResourceClaim{Spec: request.Template("ns").Spec.Spec}
+		claim := claimOf(t, template)
 		claim.Spec.Devices.Requests = quota.Counted(claim.Spec.Devices.Requests)
 		other, got := legacy.AlsoMPS(claim)
 		if got != is || is && len(other.Spec.Devices.Requests[0].FirstAvailable[0].Selectors) != 0 {

@@ -3,7 +3,6 @@
 package legacy_test
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -75,14 +74,8 @@ func nodeWith(t *testing.T, m mode.Mode, machine *gpu.Machine, cpus resourceslic
 // places says of each of a claim's devices what it is; "" where the claim does not fit.
 func places(t *testing.T, n *allocatortest.Node, template string) string {
 	t.Helper()
-	request, err := legacy.ParseName(template)
-	expect.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), mostPerNode)
-	defer cancel()
-	results, err := n.Allocate(ctx, request.Template("ns").Spec.Spec.Devices)
-	expect.NoErrorf(t, err, "%s", template)
 	var got []string
-	for _, r := range results {
+	for _, r := range granted(t, n, claimOf(t, template).Spec.Devices) {
 		text := r.Device
 		if amount, ok := r.ConsumedCapacity["dra.cpu/cpu"]; ok {
 			text += " " + amount.String()
@@ -251,13 +244,6 @@ func documented(t *testing.T, page, text string) resourceapi.DeviceClaim {
 
 // What looks for GPUs alone sees the claim that there would be without CPUs.
 func TestWithoutCPUs(t *testing.T) {
-	claimOf := func(template string) *resourceapi.ResourceClaim {
-		t.Helper()
-		request, err := legacy.ParseName(template)
-		expect.NoError(t, err)
-		spec := request.Template("ns").Spec
-		return &resourceapi.ResourceClaim{ObjectMeta: spec.ObjectMeta, Spec: spec.Spec}
-	}
 	for template, want := range map[string]string{
 		"gpushare.mem-cpu4.main.3":         "gpushare.mem.main.3",
 		"gpushare.core-x2-cpu3.main.4-20":  "gpushare.core-x2.main.4-20",
@@ -266,8 +252,8 @@ func TestWithoutCPUs(t *testing.T) {
 		"gpushare.mem-whole-cpu4.main.15":  "gpushare.mem-whole.main.15",
 		"gpushare.gpu-cpu64.main.2.side.1": "gpushare.gpu.main.2.side.1",
 	} {
-		got, _ := legacy.WithoutCPUs(claimOf(template))
-		wanted := claimOf(want)
+		got, _ := legacy.WithoutCPUs(claimOf(t, template))
+		wanted := claimOf(t, want)
 		if strings.HasPrefix(want, "gpushare.gpu.") {
 			// Which GPUs are near is not known, so single ones of several containers are in no order.
 			for i := range wanted.Spec.Devices.Requests[0].FirstAvailable {
@@ -281,13 +267,13 @@ func TestWithoutCPUs(t *testing.T) {
 	for template, want := range map[string]int64{
 		"gpushare.mem-cpu4.main.3": 4, "gpushare.cpu.main.7": 7, "gpushare.mem.a.3.b.4": 0,
 	} {
-		claim := claimOf(template)
+		claim := claimOf(t, template)
 		without, got := legacy.WithoutCPUs(claim)
 		if got != want || (want == 0) != (without == claim) {
 			t.Errorf("%s is for %d CPUs, want %d", template, got, want)
 		}
 	}
-	if alone, _ := legacy.WithoutCPUs(claimOf("gpushare.cpu.main.8")); len(alone.Spec.Devices.Requests) > 0 ||
+	if alone, _ := legacy.WithoutCPUs(claimOf(t, "gpushare.cpu.main.8")); len(alone.Spec.Devices.Requests) > 0 ||
 		len(alone.Spec.Devices.Constraints) > 0 {
 		t.Errorf("of a claim for CPUs there is left %+v", alone.Spec.Devices)
 	}

@@ -53,6 +53,30 @@ var alike = cmp.Options{
 	),
 }
 
+// noError ends the test if there is an error.
+func noError(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// same fails the test, and lets it go on, if the values differ. The format says whose values they are.
+func same(t *testing.T, want, got any, format string, args ...any) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf(format+" (-want +got):\n%s", append(args, diff)...)
+	}
+}
+
+// sameObjects is same, of installations that Kubernetes takes for the same.
+func sameObjects(t *testing.T, want, got objects, format string, args ...any) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, alike); diff != "" {
+		t.Errorf(format+" (-want +got):\n%s", append(args, diff)...)
+	}
+}
+
 func (o objects) add(t *testing.T, manifests string) {
 	t.Helper()
 	for _, document := range strings.Split("\n"+manifests, "\n---\n") {
@@ -81,11 +105,9 @@ func kustomized(t *testing.T, dirs ...string) objects {
 	// Kustomize follows links before it reads. Go remembers a directory that a test reads with the
 	// sizes and times of what is in it.
 	for _, name := range []string{"manifests", "options"} {
-		if err := fs.WalkDir(os.DirFS(checkout+"/deployments/"+name), ".", func(_ string, _ fs.DirEntry, err error) error {
+		noError(t, fs.WalkDir(os.DirFS(checkout+"/deployments/"+name), ".", func(_ string, _ fs.DirEntry, err error) error {
 			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 	all := objects{}
 	for _, dir := range dirs {
@@ -94,9 +116,7 @@ func kustomized(t *testing.T, dirs ...string) objects {
 			t.Fatalf("kubectl kustomize %s: %v", dir, err)
 		}
 		content, err := resources.AsYaml()
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		all.add(t, string(content))
 	}
 	return all
@@ -105,9 +125,7 @@ func kustomized(t *testing.T, dirs ...string) objects {
 func load(t *testing.T) *chart.Chart {
 	t.Helper()
 	c, err := loader.Load(chartDir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return c
 }
 
@@ -136,9 +154,7 @@ func installed(t *testing.T, namespace, values string) objects {
 func rendered(t *testing.T, namespace, values string, template func(name string) bool) objects {
 	t.Helper()
 	files, err := render(load(t), namespace, values)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	all := objects{}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if template(name) {
@@ -174,9 +190,7 @@ func TestChartInstallsWhatTheKustomizationsDo(t *testing.T) {
 		want := kustomized(t, dirs...)
 		t.Run(values, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(want, installed(t, "kube-system", values), alike); diff != "" {
-				t.Errorf("the chart (-kustomization +chart):\n%s", diff)
-			}
+			sameObjects(t, want, installed(t, "kube-system", values), "the chart")
 		})
 	}
 }
@@ -185,9 +199,7 @@ func TestChartInstallsWhatTheKustomizationsDo(t *testing.T) {
 func optionDirs(t *testing.T) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(checkout + "/deployments/options")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	for _, entry := range entries {
 		names = append(names, entry.Name())
 	}
@@ -214,9 +226,7 @@ data: {AUDIT_EVICT: over-share}
 `)
 	got := installed(t, "kube-system",
 		"{options: {auditEvicts: true}, kubeletPlugin: {settings: {AUDIT_EVICT: over-share}}}")
-	if diff := cmp.Diff(want, got, alike); diff != "" {
-		t.Errorf("the chart (-want +got):\n%s", diff)
-	}
+	sameObjects(t, want, got, "the chart")
 }
 
 // These options are what is installed and the setting that makes use of it.
@@ -243,9 +253,7 @@ kind: ConfigMap
 metadata: {name: `+of.program+`, namespace: kube-system, labels: {app.kubernetes.io/name: dra-driver-gpushare}}
 data: {`+of.setting+`}
 `)
-		if diff := cmp.Diff(want, installed(t, "kube-system", "options: "+options), alike); diff != "" {
-			t.Errorf("the chart with %s (-want +got):\n%s", options, diff)
-		}
+		sameObjects(t, want, installed(t, "kube-system", "options: "+options), "the chart with %s", options)
 	}
 }
 
@@ -257,21 +265,15 @@ func TestEveryOptionIsAValue(t *testing.T) {
 	}
 	slices.Sort(want)
 	got, _ := load(t).Values["options"].(map[string]any)
-	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(got))); diff != "" {
-		t.Errorf("options (-directories +values):\n%s", diff)
-	}
+	same(t, want, slices.Sorted(maps.Keys(got)), "options")
 }
 
 // The archive that users install has what the directory links to, and no code.
 func TestArchive(t *testing.T) {
 	path, err := chartutil.Save(load(t), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	packed, err := loader.Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	for _, file := range packed.Files {
 		if !strings.HasSuffix(file.Name, ".yaml") && file.Name != ".helmignore" &&
 			file.Name != "files/deployments/monitoring/dashboard.json" {
@@ -279,9 +281,7 @@ func TestArchive(t *testing.T) {
 		}
 	}
 	want, err := render(load(t), "gpus", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	got, err := render(packed, "gpus", "")
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("error %v; the archive (-directory +archive):\n%s", err, diff)
@@ -292,19 +292,13 @@ func TestArchive(t *testing.T) {
 func TestAnotherNamespace(t *testing.T) {
 	overlay := t.TempDir()
 	base, err := filepath.Abs(checkout + "/deployments/manifests")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if base, err = filepath.Rel(overlay, base); err != nil {
 		t.Fatal(err)
 	}
 	content := "namespace: gpus\nresources: [" + base + "]\n"
-	if err := os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(kustomized(t, overlay), installed(t, "gpus", ""), alike); diff != "" {
-		t.Errorf("the chart in namespace gpus (-kustomization +chart):\n%s", diff)
-	}
+	noError(t, os.WriteFile(filepath.Join(overlay, "kustomization.yaml"), []byte(content), 0o600))
+	sameObjects(t, kustomized(t, overlay), installed(t, "gpus", ""), "the chart in namespace gpus")
 }
 
 // A namespace may be called what YAML takes for a number.

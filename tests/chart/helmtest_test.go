@@ -6,8 +6,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // helmTest is what `helm test` and its release have: the template of a claim, and the pod.
@@ -67,9 +65,7 @@ func TestHelmTest(t *testing.T) {
 				"template":  {part(t, pod, "spec", "resourceClaims", "0", "resourceClaimTemplateName"), nameOf(template)},
 				"hook":      {part(t, pod, "metadata", "annotations", "helm.sh/hook"), "test"},
 			} {
-				if diff := cmp.Diff(parsed(t, values.want), values.got); diff != "" {
-					t.Errorf("%s (-want +got):\n%s", what, diff)
-				}
+				same(t, parsed(t, values.want), values.got, "%s", what)
 			}
 			// Helm takes every hook of a test for a pod with a log.
 			if metadata := template["metadata"].(map[string]any); metadata["annotations"] != nil {
@@ -82,9 +78,7 @@ func TestHelmTest(t *testing.T) {
 // Of each mode a class has a template that the policies take, as tests/policies shows of these.
 func TestHelmTestOfEachMode(t *testing.T) {
 	content, err := os.ReadFile(checkout + "/helm-test.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	want := objects{}
 	want.add(t, string(content))
 	if len(want) < 6 {
@@ -97,9 +91,7 @@ func TestHelmTestOfEachMode(t *testing.T) {
 			values = "test: {memory: '', deviceClass: " + class + "}"
 		}
 		template, _ := helmTest(t, values)
-		if diff := cmp.Diff(object["spec"], template["spec"]); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", values, diff)
-		}
+		same(t, object["spec"], template["spec"], "%s", values)
 	}
 }
 

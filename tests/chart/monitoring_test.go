@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 const monitoringDir = checkout + "/deployments/monitoring"
@@ -66,9 +64,7 @@ kubeletPlugin: {settings: {METRICS_ADDRESS: "0.0.0.0:9480"}}
 			all := installed(t, "gpus", values+common)
 			without := installed(t, "gpus", "{}")
 			for name, text := range want {
-				if diff := cmp.Diff(parsed(t, text), any(all[name])); diff != "" {
-					t.Errorf("%s (-want +got):\n%s", name, diff)
-				}
+				same(t, parsed(t, text), any(all[name]), "%s", name)
 			}
 			if got := len(all) - len(without) - 1; got != len(want) {
 				t.Errorf("there are %d objects more, and the settings, want %d", got, len(want))
@@ -80,14 +76,10 @@ kubeletPlugin: {settings: {METRICS_ADDRESS: "0.0.0.0:9480"}}
 // The alerts are those of the file; only where they lead to is a value.
 func TestPrometheusRule(t *testing.T) {
 	content, err := os.ReadFile(monitoringDir + "/alerts.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	rule := installed(t, "gpus", "prometheusRule: {enabled: true, additionalLabels: {role: alerts}}")
 	got := rule["PrometheusRule gpus/dra-driver-gpushare"]
-	if diff := cmp.Diff(parsed(t, string(content)), part(t, any(got), "spec")); diff != "" {
-		t.Errorf("the alerts (-file +chart):\n%s", diff)
-	}
+	same(t, parsed(t, string(content)), part(t, any(got), "spec"), "the alerts")
 	if role := part(t, any(got), "metadata", "labels", "role"); role != "alerts" {
 		t.Errorf("label role is %v", role)
 	}
@@ -96,43 +88,33 @@ func TestPrometheusRule(t *testing.T) {
 	want := strings.ReplaceAll(string(content), ours, mine)
 	rule = installed(t, "gpus", "prometheusRule: {enabled: true, runbookURL: "+mine+"}")
 	got = rule["PrometheusRule gpus/dra-driver-gpushare"]
-	if diff := cmp.Diff(parsed(t, want), part(t, any(got), "spec")); diff != "" {
-		t.Errorf("the alerts with a runbook of one's own (-want +got):\n%s", diff)
-	}
+	same(t, parsed(t, want), part(t, any(got), "spec"), "the alerts with a runbook of one's own")
 }
 
 // What is recorded is added where one wants it.
 func TestPrometheusRulesThatRecord(t *testing.T) {
 	groups := func(file string) []any {
 		content, err := os.ReadFile(monitoringDir + "/" + file + ".yaml")
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		return part(t, parsed(t, string(content)), "groups").([]any)
 	}
 	for _, file := range []string{"usage", "dcgm", "ack"} {
 		rule := installed(t, "gpus", "prometheusRule: {enabled: true, "+file+": true}")
 		got := part(t, any(rule["PrometheusRule gpus/dra-driver-gpushare"]), "spec", "groups")
-		if diff := cmp.Diff(any(slices.Concat(groups("alerts"), groups(file))), got); diff != "" {
-			t.Errorf("the rules with %s (-files +chart):\n%s", file, diff)
-		}
+		same(t, any(slices.Concat(groups("alerts"), groups(file))), got, "the rules with %s", file)
 	}
 }
 
 // The dashboard is the file, to the letter.
 func TestDashboards(t *testing.T) {
 	content, err := os.ReadFile(monitoringDir + "/dashboard.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	all := installed(t, "gpus", "dashboards: {enabled: true, namespace: grafana, annotations: {folder: gpu}}")
 	want := parsed(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: dra-driver-gpushare-dashboard,
 		namespace: grafana, annotations: {folder: gpu},
 		labels: {app.kubernetes.io/name: dra-driver-gpushare, grafana_dashboard: "1"}}}`).(map[string]any)
 	want["data"] = map[string]any{"dra-driver-gpushare.json": string(content)}
-	if diff := cmp.Diff(want, all["ConfigMap grafana/dra-driver-gpushare-dashboard"]); diff != "" {
-		t.Errorf("the dashboard (-want +got):\n%s", diff)
-	}
+	same(t, want, all["ConfigMap grafana/dra-driver-gpushare-dashboard"], "the dashboard")
 }
 
 // What would be scraped twice, or could not be, is refused.

@@ -33,9 +33,7 @@ func TestNotes(t *testing.T) {
 			[]string{label + "share\n", `sed "s#your-image#`}, []string{"helm test", "mps.gpu"}},
 	} {
 		files, err := render(load(t), test.namespace, values)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		notes := files["dra-driver-gpushare/templates/NOTES.txt"]
 		for _, text := range test.has {
 			if !strings.Contains(notes, text) {

@@ -34,12 +34,7 @@ func TestSettingsAreOfTheirKind(t *testing.T) {
 				continue
 			}
 			checked++
-			for _, value := range kind.right {
-				setting(t, c, s.component, s.name, value, true)
-			}
-			for _, value := range kind.wrong {
-				setting(t, c, s.component, s.name, value, false)
-			}
+			settings(t, c, s.component, s.name, kind.right, kind.wrong)
 		}
 	}
 	if checked < 15 {
@@ -74,35 +69,32 @@ func TestSettingsWithFewValues(t *testing.T) {
 			[]string{"gpu.aliyun.com/migrated=true", "a/b/c", "-a", "a-", "GPU.example.com/a", "'/a'", "' a'",
 				strings.Repeat("a", 64)}},
 	} {
-		for _, value := range values.right {
-			setting(t, c, "kubeletPlugin", name, value, true)
-		}
-		for _, value := range values.wrong {
-			setting(t, c, "kubeletPlugin", name, value, false)
-		}
+		settings(t, c, "kubeletPlugin", name, values.right, values.wrong)
 	}
 }
 
 // The controller ranks nodes in three ways.
 func TestNodePlacements(t *testing.T) {
 	c := load(t)
-	for _, value := range []string{"best", "binpack", "spread"} {
-		setting(t, c, "controller", "NODE_PLACEMENT", value, true)
-	}
-	for _, value := range []string{"any", "''", "true"} {
-		setting(t, c, "controller", "NODE_PLACEMENT", value, false)
-	}
+	settings(t, c, "controller", "NODE_PLACEMENT", []string{"best", "binpack", "spread"}, []string{"any", "''", "true"})
 }
 
 // From five seconds to three minutes, without fractions, as gpu-compat-controller takes it.
 func TestLeaseDurations(t *testing.T) {
 	c := load(t)
-	for _, value := range []string{"5s", "9s", "15s", "99s", "179s", "180s", "1m", "1m0s", "2m59s", "3m", "3m0s"} {
-		setting(t, c, "controller", "LEADER_ELECT_LEASE_DURATION", value, true)
+	settings(t, c, "controller", "LEADER_ELECT_LEASE_DURATION",
+		[]string{"5s", "9s", "15s", "99s", "179s", "180s", "1m", "1m0s", "2m59s", "3m", "3m0s"},
+		[]string{"0", "'0'", "15", "'15'", "-15s", "4s", "5.5s", "181s", "200s", "3m1s", "4m", "1h", "soon", "''"})
+}
+
+// settings checks which values of a setting the chart's schema takes, and which it refuses.
+func settings(t *testing.T, c *chart.Chart, component, name string, right, wrong []string) {
+	t.Helper()
+	for _, value := range right {
+		setting(t, c, component, name, value, true)
 	}
-	for _, value := range []string{"0", "'0'", "15", "'15'", "-15s", "4s", "5.5s", "181s", "200s", "3m1s", "4m", "1h",
-		"soon", "''"} {
-		setting(t, c, "controller", "LEADER_ELECT_LEASE_DURATION", value, false)
+	for _, value := range wrong {
+		setting(t, c, component, name, value, false)
 	}
 }
 
@@ -111,13 +103,9 @@ func setting(t *testing.T, c *chart.Chart, component, name, value string, right 
 	t.Helper()
 	values := fmt.Sprintf("%s: {settings: {%s: %s}}", component, name, value)
 	given, err := chartutil.ReadValues([]byte(values))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	all, err := chartutil.CoalesceValues(c, given)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	err = chartutil.ValidateAgainstSchema(c, all)
 	if right && err != nil {
 		t.Errorf("%s: %v", values, err)

@@ -36,9 +36,7 @@ func part(t *testing.T, object any, keys ...string) any {
 
 func parsed(t *testing.T, text string) (value any) {
 	t.Helper()
-	if err := yaml.Unmarshal([]byte(text), &value); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, yaml.Unmarshal([]byte(text), &value))
 	return value
 }
 
@@ -113,9 +111,8 @@ controller: {podAnnotations: {a: b}, podLabels: {team: gpu}, affinity: {nodeAffi
 			t.Errorf("there is no %s", test.object)
 			continue
 		}
-		if diff := cmp.Diff(parsed(t, test.want), part(t, all[test.object], test.keys...)); diff != "" {
-			t.Errorf("%s of %s (-want +got):\n%s", strings.Join(test.keys, "."), test.object, diff)
-		}
+		same(t, parsed(t, test.want), part(t, all[test.object], test.keys...), "%s of %s", strings.Join(test.keys, "."),
+			test.object)
 	}
 
 	for tag, want := range map[string]string{
@@ -141,9 +138,7 @@ controller: {podAnnotations: {a: b}, podLabels: {team: gpu}, affinity: {nodeAffi
 	env := part(t, plugin, append(pod, "containers", "0", "env")...).([]any)
 	want := parsed(t, `[{name: KUBELET_PLUGINS_DIR, value: /data/kubelet/plugins}, {name: CDI_DIR, value: /etc/cdi},
 		{name: KUBELET_POD_RESOURCES_SOCKET, value: /data/kubelet/pod-resources/kubelet.sock}]`)
-	if diff := cmp.Diff(want, any(env[len(env)-3:])); diff != "" {
-		t.Errorf("the plugin's environment (-want +got):\n%s", diff)
-	}
+	same(t, want, any(env[len(env)-3:]), "the plugin's environment")
 	// An affinity replaces those of its kind only.
 	for _, kept := range []struct{ object, kind string }{
 		{"DaemonSet kube-system/gpu-kubelet-plugin", "nodeAffinity"},
@@ -154,9 +149,7 @@ controller: {podAnnotations: {a: b}, podLabels: {team: gpu}, affinity: {nodeAffi
 		}
 	}
 	text, err := yaml.Marshal(plugin)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	for _, line := range []string{"path: /data/kubelet/plugins/gpu.aliyun.com", "path: /etc/cdi",
 		"mountPath: /data/kubelet/plugins/gpu.aliyun.com", "mountPath: /etc/cdi", "path: /var/lib/kubelet/plugins_registry"} {
 		if strings.Count(string(text), line+"\n") != 1 {
@@ -285,9 +278,7 @@ func documentedSettings(t *testing.T) []documentedSetting {
 	for _, table := range []struct{ page, name string }{{"docs/reference.md", "settings-node"},
 		{"docs/reference.md", "settings-cluster"}, {"docs/internals/settings.md", "settings-host"}} {
 		content, err := os.ReadFile(filepath.Join(checkout, table.page))
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		_, rows, _ := strings.Cut(string(content), `"make docs": `+table.name+" -->")
 		rows, _, ended := strings.Cut(rows, "<!-- end of "+table.name)
 		if !ended {
@@ -323,9 +314,7 @@ func TestSettingsOfTheSchema(t *testing.T) {
 		for _, name := range settings.([]any) {
 			got = append(got, name.(string))
 		}
-		if diff := cmp.Diff(names, got); diff != "" {
-			t.Errorf("settings of %s (-documents +values.schema.json):\n%s", component, diff)
-		}
+		same(t, names, got, "settings of %s", component)
 	}
 }
 
@@ -339,9 +328,7 @@ func TestRightsFollowSettings(t *testing.T) {
 		"kubeletPlugin: {settings: {CLAIM_STATUS: '0'}}":   false,
 	} {
 		text, err := yaml.Marshal(installed(t, "gpus", values)[role])
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		for _, resource := range []string{"resourceclaims/status", "resourceclaims/driver"} {
 			if got := strings.Contains(string(text), "- "+resource+"\n"); got != want {
 				t.Errorf("%s: the plugin may patch %s: %t", values, resource, got)
@@ -367,9 +354,7 @@ func TestRightsThatComeWithOptions(t *testing.T) {
 	} {
 		all := installed(t, "gpus", values)
 		text, err := yaml.Marshal(all)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if got := strings.Contains(string(text), evicts); got != want.evicts {
 			t.Errorf("%s: pods can be evicted: %t", values, got)
 		}

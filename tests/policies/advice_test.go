@@ -9,9 +9,11 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // warnings collects what a client would be shown.
@@ -26,14 +28,18 @@ func (w *warnings) AddWarning(_, text string) {
 	w.texts = append(w.texts, text)
 }
 
-// warnings returns the warnings for a request, which must not be refused.
-func (s *server) warnings(t *testing.T, request admission.Attributes) string {
+// warnings returns the warnings for a new object, which must not be refused.
+func (s *server) warnings(t *testing.T, object runtime.Object) string {
 	t.Helper()
 	var shown warnings
-	if err := s.Validate(warning.WithWarningRecorder(t.Context(), &shown), request); err != nil {
-		t.Errorf("refused: %v", err)
-	}
+	expect.Error(t, s.Validate(warning.WithWarningRecorder(t.Context(), &shown), attributesOf(somebody, object, nil, "")))
 	return strings.Join(shown.texts, "\n")
+}
+
+// checkWarnings checks that the warnings for a new object have this in them, and that there are none where it is empty.
+func (s *server) checkWarnings(t *testing.T, want string, object runtime.Object) {
+	t.Helper()
+	expect.Says(t, s.warnings(t, object), want)
 }
 
 func several(r resourceapi.DeviceRequest, count int64) resourceapi.DeviceRequest {
@@ -65,30 +71,18 @@ func TestAdviceOnClaims(t *testing.T) {
 		"single GPUs":             {several(exactly("a", "single.topology"), 4), ""},
 		"any two": {several(exactly("a", "topology"), 2), "request a: count 2 of class " +
 			"topology.gpu.aliyun.com is 2 single GPUs, which need not be linked"},
-		"any two of a model": {several(exactly("a", "topology.nvidia-a10"), 2), "2 single GPUs, which need not be " +
-			"linked"},
-		"any one":          {exactly("a", "topology"), ""},
-		"who selects sets": {selecting, ""},
-		"whole GPUs":       {several(exactly("a", "exclusive"), 2), ""},
+		"any two of a model": {several(exactly("a", "topology.nvidia-a10"), 2), "2 single GPUs, which need not be linked"},
+		"any one":            {exactly("a", "topology"), ""},
+		"who selects sets":   {selecting, ""},
+		"whole GPUs":         {several(exactly("a", "exclusive"), 2), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			spec := resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{
-				test.request}}}
-			meta := metav1.ObjectMeta{Namespace: team, Name: "c"}
-			check := func(want string, attributes admission.Attributes) {
-				t.Helper()
-				if got := s.warnings(t, attributes); (got == "") != (want == "") || !strings.Contains(got, want) {
-					t.Errorf("warned %q, want %q", got, want)
-				}
-			}
-			check(test.want, attributesOf(somebody, &resourceapi.ResourceClaim{ObjectMeta: meta, Spec: spec}, nil,
-				"ResourceClaim", claimsResource, "", admission.Create))
-			check(test.want, attributesOf(somebody, &resourceapi.ResourceClaimTemplate{ObjectMeta: meta,
-				Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec}}, nil, "ResourceClaimTemplate", templatesResource, "",
-				admission.Create))
-			meta.Annotations = map[string]string{"resource.kubernetes.io/pod-claim-name": "gpu"}
-			check("", attributesOf(somebody, &resourceapi.ResourceClaim{ObjectMeta: meta, Spec: spec}, nil, "ResourceClaim",
-				claimsResource, "", admission.Create))
+			claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "c"}}
+			claim.Spec.Devices = claimed(test.request)
+			s.checkWarnings(t, test.want, claim)
+			s.checkWarnings(t, test.want, templateOf(claim))
+			claim.Annotations = map[string]string{"resource.kubernetes.io/pod-claim-name": "gpu"}
+			s.checkWarnings(t, "", claim)
 		})
 	}
 }
@@ -113,9 +107,7 @@ func TestMonitoringIsForAdministrators(t *testing.T) {
 		"other classes":      {all("exclusive", nil), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			checkRefusal(t, test.refused,
-				s.createClaim(resourceapi.ResourceClaimSpec{
-					Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{test.request}}}))
+			expect.Error(t, s.createClaim(team, claimed(test.request)), test.refused)
 		})
 	}
 }

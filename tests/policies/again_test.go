@@ -7,14 +7,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
 // withNIC has the first container use claims that the pod's author wrote.
@@ -43,19 +39,17 @@ func applied(stored, manifest *corev1.Pod) *corev1.Pod {
 
 // What was added to a list of claims that the manifest has is missing when it is applied again.
 func TestPodsWithClaimsOfTheirOwnAppliedAgain(t *testing.T) {
-	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: legacy.ClassCPUsMarker,
-		Labels: map[string]string{v1alpha1.LabelCPUClass: legacy.ClassCPUs}}}
 	const dir = "testdata/deployments/options/nvidia-gpu-claims/"
-	s := newServerWith(t, append(decoded(t, dir+"policy.yaml", dir+"refuse.yaml"), runtime.Object(class)))
+	s := newServerWith(t, append(decoded(t, dir+"policy.yaml", dir+"refuse.yaml"), runtime.Object(cpuClass())))
 	for name, manifest := range map[string]*corev1.Pod{
-		"memory": withNIC(pod("p", nil, limited("c", "mem 3")), ""),
+		"memory": withNIC(podFor("mem 3"), ""),
 		"of two GPUs and containers": withNIC(pod("p", map[string]string{ack.PodLabelCount: "2"}, limited("a", "mem 2"),
 			limited("b", "mem 4")), "rx", "tx"),
 		"beside one that asks": withNIC(pod("p", nil, limited("a", ""), limited("b", "mem 4")), ""),
-		"nvidia.com/gpu":       withNIC(pod("p", nil, limited("c", "nvidia.com/gpu 1")), "rx"),
+		"nvidia.com/gpu":       withNIC(podFor("nvidia.com/gpu 1"), "rx"),
 		"CPUs and memory":      withNIC(pinned(pod("p", nil, withCPUs("c", "2", "mem 3"))), ""),
 		"CPUs":                 withNIC(pinned(pod("p", nil, withCPUs("c", "2", ""))), ""),
-		"nothing":              withNIC(pod("p", nil, limited("c", "")), "rx"),
+		"nothing":              withNIC(podFor(""), "rx"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			stored := s.twice(t, manifest)

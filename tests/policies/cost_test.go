@@ -8,7 +8,8 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apiserver/pkg/admission"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // allBut are the names of all policies and bindings but those.
@@ -17,9 +18,7 @@ func allBut(t testing.TB, these ...string) []string {
 	var names []string
 	for _, object := range policies(t) {
 		accessor, err := meta.Accessor(object)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		if !slices.Contains(these, accessor.GetName()) {
 			names = append(names, accessor.GetName())
 		}
@@ -33,13 +32,11 @@ func BenchmarkPodWithoutGPUs(b *testing.B) {
 	names := allBut(b)
 	create := func(b *testing.B, without ...string) {
 		s := newServer(b, without...)
-		p := pod("p", nil, limited("c", ""))
+		p := podFor("")
 		b.ReportAllocs()
 		for b.Loop() {
-			request := attributesOf(somebody, p, nil, "Pod", podsResource, "", admission.Create)
-			if err := s.Admit(context.Background(), request); err != nil {
-				b.Fatal(err)
-			}
+			request := attributesOf(somebody, p, nil, "")
+			expect.NoError(b, s.Admit(context.Background(), request))
 		}
 	}
 	b.Run("none", func(b *testing.B) { create(b, names...) })

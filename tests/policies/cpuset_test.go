@@ -8,10 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
@@ -66,9 +63,7 @@ func (s *server) twice(t *testing.T, p *corev1.Pod) *corev1.Pod {
 }
 
 func TestPodsWithCPUsOfTheirOwn(t *testing.T) {
-	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: legacy.ClassCPUsMarker,
-		Labels: map[string]string{v1alpha1.LabelCPUClass: legacy.ClassCPUs}}}
-	s, without := newServerWith(t, []runtime.Object{class}), newServer(t)
+	s, without := withCPUClass(t), newServer(t)
 	count := map[string]string{ack.PodLabelCount: "2"}
 	long := strings.Repeat("a", 62)
 	for name, test := range map[string]struct {
@@ -118,9 +113,8 @@ func TestPodsWithCPUsOfTheirOwn(t *testing.T) {
 			"gpushare=gpushare.mem-cpu2.0.1.1.1.2.1.3.1.4.1 gpushare-cpus-2=gpushare.cpu." + long + "b.3 " +
 				"cpus:gpushare/0 cpus:gpushare/cpus " + long + "b:gpushare/1 " + long + "b:gpushare-cpus-2 " + long +
 				"c:gpushare/2 " + long + "d:gpushare/3 " + long + "e:gpushare/4"},
-		"more shares than leave room": {changed(pinned(pod("p", map[string]string{ack.PodLabelCount: "32"},
-			withCPUs("c", "2",
-				"mem 32"))), func(p *corev1.Pod) { p.Namespace = counted }),
+		"more shares than leave room": {in(counted, pinned(pod("p", map[string]string{ack.PodLabelCount: "32"},
+			withCPUs("c", "2", "mem 32")))),
 			"gpushare=gpushare.mem-x32.c.32 gpushare-cpus-0=gpushare.cpu.c.2 c:gpushare/c c:gpushare-cpus-0"},
 		"with nvidia.com/gpu": {pinned(pod("p", nil, withCPUs("c", "2", "nvidia.com/gpu 1"))),
 			"gpushare-cpus-0=gpushare.cpu.c.2 c:gpushare-cpus-0"},
@@ -154,10 +148,9 @@ func TestPodsWithCPUsOfTheirOwn(t *testing.T) {
 		"for virtual nodes": {changed(pinned(pod("p", nil, withCPUs("c", "4", ""))), func(p *corev1.Pod) {
 			p.Annotations[ack.AnnotationBurst] = "eci"
 		}), ""},
-		"opted out": {pinned(pod("p", map[string]string{v1alpha1.LabelLegacy: "false"}, withCPUs("c", "4", ""))), ""},
-		"in a namespace without": {changed(pinned(pod("p", nil, withCPUs("c", "4", ""))), func(p *corev1.Pod) {
-			p.Namespace = optedOut
-		}), ""},
+		"opted out": {pinned(pod("p", map[string]string{v1alpha1.LabelLegacy: "false"},
+			withCPUs("c", "4", ""))), ""},
+		"in a namespace without": {in(optedOut, pinned(pod("p", nil, withCPUs("c", "4", "")))), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := s.twice(t, test.pod)

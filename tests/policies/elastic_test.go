@@ -13,7 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 const burst = "alibabacloud.com/burst-resource"
@@ -101,7 +101,7 @@ func TestPodsForVirtualNodes(t *testing.T) {
 			on(requiring(term(virtual)), everything)},
 		"a pod that says it itself": {with(bursting("eci_only", limited("c", "")), on(requiring(term(virtual)), tolerated)),
 			on(requiring(term(virtual)), tolerated)},
-		"no annotation":         {pod("p", nil, limited("c", "")), placed{}},
+		"no annotation":         {podFor(""), placed{}},
 		"another annotation":    {bursting("ecs", limited("c", "")), placed{}},
 		"a share":               {bursting("eci", limited("c", "mem 3")), placed{}},
 		"an init share":         {withInit(bursting("eci", limited("c", "mem 3")), limited("i", "mem 3")), placed{}},
@@ -109,20 +109,13 @@ func TestPodsForVirtualNodes(t *testing.T) {
 		"a claim": {changed(bursting("eci", limited("c", "")), func(p *corev1.Pod) {
 			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "x", ResourceClaimName: ptr.To("x")}}
 		}), placed{}},
-		"the pod opted out": {changed(bursting("eci", limited("c", "")), func(p *corev1.Pod) {
-			p.Labels = map[string]string{v1alpha1.LabelLegacy: "false"}
-		}), placed{}},
-		"its namespace did": {changed(bursting("eci_only", limited("c", "")), func(p *corev1.Pod) { p.Namespace = optedOut }),
-			placed{}},
-		"the system's pod": {changed(bursting("eci_only", limited("c", "")), func(p *corev1.Pod) {
-			p.Namespace = metav1.NamespaceSystem
-		}), placed{}},
+		"the pod opted out": {optingOut(bursting("eci", limited("c", ""))), placed{}},
+		"its namespace did": {in(optedOut, bursting("eci_only", limited("c", ""))), placed{}},
+		"the system's pod":  {in(metav1.NamespaceSystem, bursting("eci_only", limited("c", ""))), placed{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := s.create(test.pod)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			where := placed{got.Spec.Tolerations, got.Spec.Affinity}
 			if diff := cmp.Diff(test.want, where, cmp.AllowUnexported(placed{})); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
@@ -166,12 +159,12 @@ func TestWhatVirtualNodesDoNotHave(t *testing.T) {
 		"a long story": {bursting(strings.Repeat("x", 500), limited("c", "")), "",
 			strings.Repeat("x", 40) + " means"},
 		"nothing said":          {bursting("", limited("c", "")), "", "means nothing"},
-		"another's annotations": {pod("p", nil, limited("c", "mem 3")), "", ""},
+		"another's annotations": {podFor("mem 3"), "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var seen warnings
 			_, err := s.createWarned(&seen, test.pod)
-			checkRefusal(t, test.refused, err)
+			expect.Error(t, err, test.refused)
 			if got := strings.Join(seen.texts, "; "); test.refused == "" && ((got == "") != (test.warn == "") ||
 				!strings.Contains(got, test.warn)) {
 				t.Errorf("warnings %q, want %q", got, test.warn)
@@ -183,5 +176,5 @@ func TestWhatVirtualNodesDoNotHave(t *testing.T) {
 // createWarned is create, with what its author is warned of.
 func (s *server) createWarned(seen *warnings, p *corev1.Pod) (*corev1.Pod, error) {
 	ctx := warning.WithWarningRecorder(context.Background(), seen)
-	return admitted(ctx, s, somebody, p, nil, "Pod", podsResource)
+	return admitted(ctx, s, somebody, p, nil)
 }

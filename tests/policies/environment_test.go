@@ -8,15 +8,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
-var (
-	somebody       = &user.DefaultInfo{Name: "somebody"}
-	claimsResource = resourceapi.SchemeGroupVersion.WithResource("resourceclaims")
-)
+var somebody = &user.DefaultInfo{Name: "somebody"}
 
 // with is a container with a variable.
 func with(c corev1.Container, name, value string) corev1.Container {
@@ -30,21 +27,13 @@ func fromConfigMap(c corev1.Container, name string) corev1.Container {
 	return c
 }
 
-// podOf is a pod of a namespace.
-func podOf(namespace string, containers ...corev1.Container) *corev1.Pod {
-	return changed(pod("p", nil, containers...), func(p *corev1.Pod) { p.Namespace = namespace })
-}
-
 // Nobody lifts limits in namespaces of which their administrators say so.
 func TestLimitsAreKeptInNamespaces(t *testing.T) {
 	s := newServer(t)
 	const byEnv = "container c sets CGPU_DISABLE, which switches off the limits of shares; namespace limits-kept does " +
 		"not allow it"
 	c := limited("c", "mem 3")
-	for name, test := range map[string]struct {
-		pod     *corev1.Pod
-		refused string
-	}{
+	s.createEach(t, map[string]newPod{
 		"true":           {podOf(limitsKept, with(c, "CGPU_DISABLE", "true")), byEnv},
 		"1":              {podOf(limitsKept, with(c, "CGPU_DISABLE", "1")), byEnv},
 		"from elsewhere": {podOf(limitsKept, fromConfigMap(c, "CGPU_DISABLE")), byEnv},
@@ -54,43 +43,30 @@ func TestLimitsAreKeptInNamespaces(t *testing.T) {
 		"false":               {podOf(limitsKept, with(c, "CGPU_DISABLE", "false")), ""},
 		"another variable":    {podOf(limitsKept, with(c, "OTHER", "true")), ""},
 		"in other namespaces": {podOf(team, with(c, "CGPU_DISABLE", "true")), ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := s.create(test.pod)
-			checkRefusal(t, test.refused, err)
-		})
-	}
-	configured := func(driver, parameters string) resourceapi.ResourceClaimSpec {
-		return resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
-			Requests: []resourceapi.DeviceRequest{exactly("a", "mps")},
-			Config: []resourceapi.DeviceClaimConfiguration{
-				{DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
-					Driver: driver, Parameters: runtime.RawExtension{Raw: []byte(parameters)},
-				}}}},
-		}}
+	})
+	configured := func(driver, parameters string) resourceapi.DeviceClaim {
+		of := claimed(exactly("a", "mps"))
+		of.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: opaque(driver, parameters)}}
+		return of
 	}
 	const byConfig = "disableIsolation switches off the limits of shares, which namespace limits-kept does not allow"
 	for name, test := range map[string]struct {
 		namespace string
-		spec      resourceapi.ResourceClaimSpec
+		of        resourceapi.DeviceClaim
 		refused   string
 	}{
-		"disableIsolation": {limitsKept, configured("gpu.aliyun.com", `{"disableIsolation":true}`), byConfig},
-		"false":            {limitsKept, configured("gpu.aliyun.com", `{"disableIsolation":false}`), ""},
-		"other fields":     {limitsKept, configured("gpu.aliyun.com", `{"env":"None"}`), ""},
-		"another driver's": {limitsKept, configured("gpu.example.com", `{"disableIsolation":true}`), ""},
-		"no configuration": {limitsKept, resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
-			Requests: []resourceapi.DeviceRequest{exactly("a", "mps")}}}, ""},
+		"disableIsolation":        {limitsKept, configured("gpu.aliyun.com", `{"disableIsolation":true}`), byConfig},
+		"false":                   {limitsKept, configured("gpu.aliyun.com", `{"disableIsolation":false}`), ""},
+		"other fields":            {limitsKept, configured("gpu.aliyun.com", `{"env":"None"}`), ""},
+		"another driver's":        {limitsKept, configured("gpu.example.com", `{"disableIsolation":true}`), ""},
+		"no configuration":        {limitsKept, claimed(exactly("a", "mps")), ""},
 		"in any other namespaces": {team, configured("gpu.aliyun.com", `{"disableIsolation":true}`), ""},
 	} {
 		t.Run("a claim: "+name, func(t *testing.T) {
-			meta := metav1.ObjectMeta{Namespace: test.namespace, Name: "c"}
-			claim := &resourceapi.ResourceClaim{ObjectMeta: meta, Spec: test.spec}
-			checkRefusal(t, test.refused, s.validate(somebody, claim, nil, "ResourceClaim", claimsResource, admission.Create))
-			template := &resourceapi.ResourceClaimTemplate{ObjectMeta: meta,
-				Spec: resourceapi.ResourceClaimTemplateSpec{Spec: test.spec}}
-			checkRefusal(t, test.refused, s.validate(somebody, template, nil, "ResourceClaimTemplate", templatesResource,
-				admission.Create))
+			claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: test.namespace, Name: "c"}}
+			claim.Spec.Devices = test.of
+			expect.Error(t, s.validate(somebody, claim, nil), test.refused)
+			expect.Error(t, s.validate(somebody, templateOf(claim), nil), test.refused)
 		})
 	}
 }
@@ -102,10 +78,7 @@ func TestOptionVisibleDevices(t *testing.T) {
 	c := limited("c", "")
 	claimed := c
 	claimed.Resources.Claims = []corev1.ResourceClaim{{Name: "gpu"}}
-	for name, test := range map[string]struct {
-		pod     *corev1.Pod
-		refused string
-	}{
+	s.createEach(t, map[string]newPod{
 		"all":                 {podOf(team, with(c, "NVIDIA_VISIBLE_DEVICES", "all")), refused},
 		"by number":           {podOf(team, with(c, "NVIDIA_VISIBLE_DEVICES", "0,1")), refused},
 		"from elsewhere":      {podOf(team, fromConfigMap(c, "NVIDIA_VISIBLE_DEVICES")), refused},
@@ -120,15 +93,9 @@ func TestOptionVisibleDevices(t *testing.T) {
 		"with nvidia.com/gpu": {podOf(team, with(limited("c", "nvidia.com/gpu 1"), "NVIDIA_VISIBLE_DEVICES", "all")), ""},
 		"with a class requested": {podOf(team, with(requested("c",
 			"deviceclass.resource.kubernetes.io/share.gpu.aliyun.com 1"), "NVIDIA_VISIBLE_DEVICES", "all")), ""},
-		"with none of them": {podOf(team, with(limited("c", "nvidia.com/gpu 0"), "NVIDIA_VISIBLE_DEVICES", "all")),
-			refused},
-		"left alone": {podOf(watching, with(c, "NVIDIA_VISIBLE_DEVICES", "all")), ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := s.create(test.pod)
-			checkRefusal(t, test.refused, err)
-		})
-	}
+		"with none of them": {podOf(team, with(limited("c", "nvidia.com/gpu 0"), "NVIDIA_VISIBLE_DEVICES", "all")), refused},
+		"left alone":        {podOf(watching, with(c, "NVIDIA_VISIBLE_DEVICES", "all")), ""},
+	})
 }
 
 // `kubectl debug` is judged by the container that it adds: what else is in the pod is there already.
@@ -163,8 +130,8 @@ func TestOptionVisibleDevicesOfEphemeralContainers(t *testing.T) {
 		"that asks, left alone":         {podOf(watching, c), with(debug, "NVIDIA_VISIBLE_DEVICES", "all"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			checkRefusal(t, test.refused, s.validateSubresource(somebody, debugged(test.before, test.added), test.before, "Pod",
-				podsResource, "ephemeralcontainers", admission.Update))
+			expect.Error(t, s.validateSubresource(somebody, debugged(test.before, test.added), test.before,
+				"ephemeralcontainers"), test.refused)
 		})
 	}
 }

@@ -7,14 +7,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
 // createEvent is what is said of a new Event.
 func (s *server) createEvent(event *corev1.Event) error {
-	return s.validate(&user.DefaultInfo{Name: "system:kube-controller-manager"}, event, nil, "Event", eventsResource,
-		admission.Create)
+	return s.validate(&user.DefaultInfo{Name: "system:kube-controller-manager"}, event, nil)
 }
 
 // The Warnings of a legacy pod whose template is about to be made are not stored; all

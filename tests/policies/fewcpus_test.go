@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
@@ -27,31 +28,28 @@ func TestPodsWithGPUsTolerateFewCPUs(t *testing.T) {
 		pod  *corev1.Pod
 		want []corev1.Toleration
 	}{
-		"a share":    {pod("p", nil, limited("c", "mem 3")), []corev1.Toleration{tolerated}},
-		"whole GPUs": {pod("p", nil, limited("c", "gpu 2")), []corev1.Toleration{tolerated}},
-		"NVIDIA's":   {pod("p", nil, limited("c", "nvidia.com/gpu 1")), []corev1.Toleration{tolerated}},
-		"a claim":    {withNIC(pod("p", nil, limited("c", ""))), []corev1.Toleration{tolerated}},
-		"a sidecar's": {withInit(pod("p", nil, limited("c", "")), sidecar(limited("s", "mem 3"))),
+		"a share":     {podFor("mem 3"), []corev1.Toleration{tolerated}},
+		"whole GPUs":  {podFor("gpu 2"), []corev1.Toleration{tolerated}},
+		"NVIDIA's":    {podFor("nvidia.com/gpu 1"), []corev1.Toleration{tolerated}},
+		"a claim":     {withNIC(podFor("")), []corev1.Toleration{tolerated}},
+		"a sidecar's": {withInit(podFor(""), sidecar(limited("s", "mem 3"))), []corev1.Toleration{tolerated}},
+		"a DeviceClass's": {podFor("deviceclass.resource.kubernetes.io/share.gpu.aliyun.com 1"),
 			[]corev1.Toleration{tolerated}},
-		"a DeviceClass's": {pod("p", nil, limited("c", "deviceclass.resource.kubernetes.io/share.gpu.aliyun.com 1")),
-			[]corev1.Toleration{tolerated}},
-		"beside what the API server adds": {tolerating(pod("p", nil, limited("c", "mem 3")), unreachable),
+		"beside what the API server adds": {tolerating(podFor("mem 3"), unreachable),
 			[]corev1.Toleration{unreachable, tolerated}},
-		"with tolerations of its own": {tolerating(pod("p", nil, limited("c", "mem 3")), unreachable, own),
+		"with tolerations of its own": {tolerating(podFor("mem 3"), unreachable, own),
 			[]corev1.Toleration{unreachable, own}},
-		"that tolerates all": {tolerating(pod("p", nil, limited("c", "mem 3")),
+		"that tolerates all": {tolerating(podFor("mem 3"),
 			corev1.Toleration{Operator: corev1.TolerationOpExists}),
 			[]corev1.Toleration{{Operator: corev1.TolerationOpExists}}},
-		"without GPUs":   {pod("p", nil, limited("c", "")), nil},
-		"with none":      {pod("p", nil, limited("c", "nvidia.com/gpu 0")), nil},
-		"another device": {pod("p", nil, limited("c", "deviceclass.resource.kubernetes.io/nic.example.com 1")), nil},
+		"without GPUs":   {podFor(""), nil},
+		"with none":      {podFor("nvidia.com/gpu 0"), nil},
+		"another device": {podFor("deviceclass.resource.kubernetes.io/nic.example.com 1"), nil},
 		"that opted out": {withNIC(pod("p", map[string]string{v1alpha1.LabelLegacy: "false"}, limited("c", ""))), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := s.create(test.pod)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			if diff := cmp.Diff(test.want, got.Spec.Tolerations); diff != "" {
 				t.Errorf("its tolerations (-want +got):\n%s", diff)
 			}

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 )
 
@@ -62,9 +63,7 @@ func TestPodsOfGangs(t *testing.T) {
 				asked.Spec.SchedulerName = corev1.DefaultSchedulerName
 			}
 			got, err := s.create(asked)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			group := ""
 			if got.Spec.SchedulingGroup != nil {
 				group = *got.Spec.SchedulingGroup.PodGroupName

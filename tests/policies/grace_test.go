@@ -13,20 +13,23 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // The option grace-limit bounds for how long pods with GPUs may take to end, however that is
 // asked for, and touches nothing else.
 func TestGraceOfPodsWithGPUsIsBounded(t *testing.T) {
 	s := newServer(t)
+	pods := corev1.SchemeGroupVersion.WithResource("pods")
 	createBy := func(username string, p *corev1.Pod) error {
-		return s.validate(&user.DefaultInfo{Name: username}, p, nil, "Pod", podsResource, admission.Create)
+		return s.validate(&user.DefaultInfo{Name: username}, p, nil)
 	}
 	create := func(p *corev1.Pod) error { return createBy("somebody", p) }
 	remove := func(p *corev1.Pod, grace *int64) error {
 		var options runtime.Object = &metav1.DeleteOptions{GracePeriodSeconds: grace}
 		return s.Validate(t.Context(), admission.NewAttributesRecord(nil, p, corev1.SchemeGroupVersion.WithKind("Pod"),
-			p.Namespace, p.Name, podsResource, "", admission.Delete, options, false, somebody))
+			p.Namespace, p.Name, pods, "", admission.Delete, options, false, somebody))
 	}
 	evictBy := func(username, namespace string, grace *int64) error {
 		eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "p"}}
@@ -34,7 +37,7 @@ func TestGraceOfPodsWithGPUsIsBounded(t *testing.T) {
 			eviction.DeleteOptions = &metav1.DeleteOptions{GracePeriodSeconds: grace}
 		}
 		return s.Validate(t.Context(), admission.NewAttributesRecord(eviction, nil,
-			policyv1.SchemeGroupVersion.WithKind("Eviction"), namespace, "p", podsResource, "eviction", admission.Create,
+			policyv1.SchemeGroupVersion.WithKind("Eviction"), namespace, "p", pods, "eviction", admission.Create,
 			&metav1.CreateOptions{}, false, &user.DefaultInfo{Name: username}))
 	}
 	evict := func(namespace string, grace *int64) error { return evictBy("somebody", namespace, grace) }
@@ -106,6 +109,6 @@ func TestGraceOfPodsWithGPUsIsBounded(t *testing.T) {
 		"such a pod of the drainer's":      {createBy(autoscaler, ending(team, year, claims)), refused},
 		"anybody's in five minutes":        {evict(hasty, ptr.To(int64(300))), "may take 120 seconds"},
 	} {
-		t.Run(name, func(t *testing.T) { checkRefusal(t, test.refused, test.err) })
+		t.Run(name, func(t *testing.T) { expect.Error(t, test.err, test.refused) })
 	}
 }

@@ -7,6 +7,8 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // A kubelet's credential is good for removing its node's slices, as the kubelet does, and not for
@@ -16,9 +18,9 @@ func TestKubeletsPublishNoGPUs(t *testing.T) {
 	const refused = "a kubelet may write no ResourceSlice of driver gpu.aliyun.com: gpu-kubelet-plugin publishes them"
 	kubelet := &user.DefaultInfo{Name: "system:node:n1", Groups: []string{user.NodesGroup, user.AllAuthenticated}}
 	of := func(driver string) *resourceapi.ResourceSlice {
-		return slice(func(s *resourceapi.ResourceSliceSpec) { s.Driver = driver })
+		return slice(func(s *sliceSpec) { s.Driver = driver })
 	}
-	bare := slice(func(s *resourceapi.ResourceSliceSpec) { s.Devices = []resourceapi.Device{{Name: "gpu-0"}} })
+	bare := slice(func(s *sliceSpec) { s.Devices = []resourceapi.Device{{Name: "gpu-0"}} })
 	for name, test := range map[string]struct {
 		who         user.Info
 		object, old *resourceapi.ResourceSlice
@@ -37,8 +39,7 @@ func TestKubeletsPublishNoGPUs(t *testing.T) {
 		"of nobody's groups":          {&user.DefaultInfo{Name: "admin"}, bare, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			object, old, operation := written(test.object, test.old)
-			checkRefusal(t, test.refused, s.validate(test.who, object, old, "ResourceSlice", slicesResource, operation))
+			expect.Error(t, s.validate(test.who, test.object, test.old), test.refused)
 		})
 	}
 }

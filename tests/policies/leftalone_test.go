@@ -7,13 +7,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
@@ -25,8 +23,7 @@ func changing(t *testing.T) []runtime.Object {
 		"testdata/deployments/options/best-node-gate/policy.yaml"),
 		&corev1.Namespace{ObjectMeta: named(metav1.NamespacePublic)},
 		&corev1.Namespace{ObjectMeta: named(corev1.NamespaceNodeLease)},
-		&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: legacy.ClassCPUsMarker,
-			Labels: map[string]string{v1alpha1.LabelCPUClass: legacy.ClassCPUs}}})
+		cpuClass())
 }
 
 // withOptions is a server with all that changes pods.
@@ -43,19 +40,19 @@ func TestNamespacesThatAreLeftAlone(t *testing.T) {
 		return cmp.Diff(before.ObjectMeta, after.ObjectMeta) + cmp.Diff(before.Spec, after.Spec)
 	}
 	for name, asked := range map[string]*corev1.Pod{
-		"a share":       pod("p", nil, limited("c", "mem 3")),
-		"a GPU":         pod("p", nil, limited("c", "nvidia.com/gpu 1")),
+		"a share":       podFor("mem 3"),
+		"a GPU":         podFor("nvidia.com/gpu 1"),
 		"CPUs":          pinned(pod("p", nil, withCPUs("c", "4", ""))),
 		"virtual nodes": bursting("eci_only", limited("c", "")),
 		"no such value": bursting("ecs", limited("c", "")),
 		"a gang":        pod("p", gangOf("a", "2"), limited("c", "")),
-		"Koordinator's gang": changed(pod("p", nil, limited("c", "")), func(p *corev1.Pod) {
+		"Koordinator's gang": changed(podFor(""), func(p *corev1.Pod) {
 			p.Annotations = map[string]string{ack.AnnotationGang: "a", ack.AnnotationGangMin: "2"}
 		}),
-		"ACK's scheduler": changed(pod("p", nil, limited("c", "")), func(p *corev1.Pod) {
+		"ACK's scheduler": changed(podFor(""), func(p *corev1.Pod) {
 			p.Spec.SchedulerName = "ack-co-scheduler"
 		}),
-		"a node": changed(pod("p", nil, limited("c", "nvidia.com/gpu 1")), func(p *corev1.Pod) { p.Spec.NodeName = "n1" }),
+		"a node": changed(podFor("nvidia.com/gpu 1"), func(p *corev1.Pod) { p.Spec.NodeName = "n1" }),
 		"a claim, if need be": changed(bursting("eci", limited("c", "")), func(p *corev1.Pod) {
 			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "x"}}
 		}),

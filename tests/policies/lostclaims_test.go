@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
@@ -27,7 +28,7 @@ func withoutClaims(p *corev1.Pod) {
 // A pod whose claims a webhook takes after it was converted would run without its GPU.
 func TestClaimsThatAWebhookTakes(t *testing.T) {
 	s := withCPUClass(t)
-	one := pod("p", nil, limited("c", "mem 3"))
+	one := podFor("mem 3")
 	two := pod("p", nil, limited("c", "mem 3"), limited("d", "mem 4"))
 	const lost = "has lost the claims that it was given for the GPUs it asks for"
 	for name, test := range map[string]struct {
@@ -54,12 +55,12 @@ func TestClaimsThatAWebhookTakes(t *testing.T) {
 		"a name":                   {one, func(p *corev1.Pod) { p.Spec.Containers[0].Name = "d" }, ""},
 		"of one that asked not":    {pod("p", nil, limited("a", ""), limited("b", "mem 3")), sized, ""},
 		"of CPUs alone":            {pinned(pod("p", nil, withCPUs("c", "4", ""))), sized, ""},
-		"of a pod that asks not":   {pod("p", nil, limited("c", "")), sized, ""},
+		"of a pod that asks not":   {podFor(""), sized, ""},
 		"of one that names itself": {pod("p", map[string]string{v1alpha1.LabelLegacy: "true"}, limited("c", "")), sized, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := s.createBefore(test.webhook, test.pod)
-			checkRefusal(t, test.refused, err)
+			expect.Error(t, err, test.refused)
 			if err != nil && test.refused == "" {
 				t.Errorf("its claims are %s", claimsOf(got))
 			}
@@ -70,7 +71,7 @@ func TestClaimsThatAWebhookTakes(t *testing.T) {
 // So would one whose claim was made of nvidia.com/gpu.
 func TestClaimsForGPUsThatAWebhookTakes(t *testing.T) {
 	s := withClaimsForGPUs(t)
-	one := pod("p", nil, limited("c", "nvidia.com/gpu 1"))
+	one := podFor("nvidia.com/gpu 1")
 	two := pod("p", nil, limited("c", "nvidia.com/gpu 2"), limited("d", "mem 3"))
 	const lost = "has lost the claims that it was given for the GPUs it asks for"
 	for name, test := range map[string]struct {
@@ -90,13 +91,13 @@ func TestClaimsForGPUsThatAWebhookTakes(t *testing.T) {
 		"nothing": {two, func(*corev1.Pod) {}, ""},
 		"a claim and a limit put back": {one, func(p *corev1.Pod) {
 			withoutClaims(p)
-			p.Spec.Containers[0].Resources = limited("", "nvidia.com/gpu 1").Resources
+			asksFor("nvidia.com/gpu 1")(p)
 		}, ""},
 		"of one that asked not": {pod("p", nil, limited("a", ""), limited("c", "nvidia.com/gpu 1")), sized, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := s.createBefore(test.webhook, test.pod)
-			checkRefusal(t, test.refused, err)
+			expect.Error(t, err, test.refused)
 		})
 	}
 }
@@ -105,9 +106,7 @@ func TestClaimsForGPUsThatAWebhookTakes(t *testing.T) {
 func TestCopiesOfConvertedPods(t *testing.T) {
 	s := newServer(t)
 	stored, err := s.create(withInit(pod("p", nil, limited("c", "mem 3"), limited("d", "mem 4")), limited("i", "mem 3")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	const record = v1alpha1.AnnotationLegacyRequest
 	for name, test := range map[string]struct {
 		change func(*corev1.Pod)
@@ -130,9 +129,7 @@ func TestCopiesOfConvertedPods(t *testing.T) {
 			copied := stored.DeepCopy()
 			test.change(copied)
 			got, err := s.create(copied)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			if _, is := got.Annotations[record]; is != test.converted {
 				t.Errorf("its annotations are %v", got.Annotations)
 			}
@@ -146,7 +143,7 @@ func TestCopiesOfConvertedPods(t *testing.T) {
 		})
 	}
 	_, err = s.createBefore(withoutClaims, stored)
-	checkRefusal(t, "container c has lost the claims", err)
+	expect.Error(t, err, "container c has lost the claims")
 }
 
 // again is a copy of a converted pod that asks as that did, and has no claim.
@@ -172,7 +169,7 @@ func TestCopiesThatAreGivenOtherClaims(t *testing.T) {
 		}
 	}
 	both := pod("p", nil, limited("c", "mem 3"), limited("d", "nvidia.com/gpu 1"))
-	two := pod("p", nil, limited("c", "nvidia.com/gpu 2"))
+	two := podFor("nvidia.com/gpu 2")
 	const ofC, ofD = `{"c":{"aliyun.com/gpu-mem":"3"}}`, `{"d":"1"}`
 	for name, test := range map[string]struct {
 		server *server
@@ -199,9 +196,7 @@ func TestCopiesThatAreGivenOtherClaims(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			stored, err := test.server.create(test.pod)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			for what, labels := range map[string]map[string]string{"without labels": nil, "with its label": stored.Labels} {
 				copied := changed(stored.DeepCopy(), withoutClaims)
 				copied.Labels = labels

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
@@ -29,9 +30,7 @@ func TestMirrorsOfStaticPods(t *testing.T) {
 				p.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
 			})
 			got, err := s.createBy("system:node:n1", mirror)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			if diff := cmp.Diff(mirror.Spec, got.Spec) + cmp.Diff(mirror.ObjectMeta, got.ObjectMeta); diff != "" {
 				t.Errorf("the mirror is changed (-kubelet's +stored):\n%s", diff)
 			}

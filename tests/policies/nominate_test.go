@@ -8,8 +8,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // With the option best-node the controller has a right to the status of all pods. Its token is good for the nominated
@@ -77,21 +78,19 @@ func TestControllerWritesTheNominatedNodeAlone(t *testing.T) {
 			written := test.old.DeepCopy()
 			test.change(written)
 			write := func(who user.Info, subresource string) error {
-				return s.validateSubresource(who, written, test.old, "Pod", podsResource,
-					subresource, admission.Update)
+				return s.validateSubresource(who, written, test.old, subresource)
 			}
 			for _, namespace := range []string{metav1.NamespaceSystem, "other"} {
-				checkRefusal(t, test.refused, write(account(namespace, "gpu-compat-controller", "n1"), "status"))
+				expect.Error(t, write(account(namespace, "gpu-compat-controller", "n1"), "status"), test.refused)
 			}
 			for _, other := range []user.Info{&user.DefaultInfo{Name: "system:kube-scheduler"},
 				&user.DefaultInfo{Name: "system:node:n1", Groups: []string{"system:nodes"}}, account("other", "scaler", "n1")} {
-				checkRefusal(t, "", write(other, "status"))
+				expect.Error(t, write(other, "status"), "")
 			}
 		})
 	}
 	t.Run("by way of another subresource", func(t *testing.T) {
-		checkRefusal(t, "may change nothing of a pod but the annotations", s.validateSubresource(
-			account("other", "gpu-compat-controller", "n1"), nominated(), waiting(), "Pod",
-			podsResource, "resize", admission.Update))
+		expect.Error(t, s.validateSubresource(account("other", "gpu-compat-controller", "n1"), nominated(), waiting(),
+			"resize"), "may change nothing of a pod but the annotations")
 	})
 }

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
@@ -55,24 +56,24 @@ func wholeGPUs(p *corev1.Pod) string {
 // stays as it is.
 func TestOptionClaimsForGPUs(t *testing.T) {
 	with, without := withClaimsForGPUs(t), newServer(t)
-	one := func() *corev1.Pod { return pod("p", nil, limited("c", "nvidia.com/gpu 1")) }
+	one := func() *corev1.Pod { return podFor("nvidia.com/gpu 1") }
 	long := strings.Repeat("a", 62)
 	for name, test := range map[string]struct {
 		pod  *corev1.Pod
 		want string
 	}{
 		"one":       {one(), "gpushare.nvidia.c.1 c:c"},
-		"several":   {pod("p", nil, limited("c", "nvidia.com/gpu 8")), "gpushare.nvidia.c.8 c:c"},
-		"the most":  {pod("p", nil, limited("c", "nvidia.com/gpu 12")), "gpushare.nvidia.c.12 c:c"},
+		"several":   {podFor("nvidia.com/gpu 8"), "gpushare.nvidia.c.8 c:c"},
+		"the most":  {podFor("nvidia.com/gpu 12"), "gpushare.nvidia.c.12 c:c"},
 		"none of c": {pod("p", nil, limited("c", "nvidia.com/gpu 0"), limited("d", "")), "c=0 c=0"},
 		"two of three containers": {
 			pod("p", nil, limited("a", "nvidia.com/gpu 1"), limited("b", ""), limited("c", "nvidia.com/gpu 2")),
 			"gpushare.nvidia.a.1.c.2 a:a c:c"},
 		"a zero beside": {pod("p", nil, limited("a", "nvidia.com/gpu 0"), limited("c", "nvidia.com/gpu 1")),
 			"gpushare.nvidia.c.1 c:c"},
-		"a sidecar": {withInit(pod("p", nil, limited("c", "nvidia.com/gpu 1")),
+		"a sidecar": {withInit(podFor("nvidia.com/gpu 1"),
 			sidecar(limited("s", "nvidia.com/gpu 1"))), "gpushare.nvidia.c.1.s.1 c:c s:s"},
-		"an init container": {withInit(pod("p", nil, limited("c", "nvidia.com/gpu 2")),
+		"an init container": {withInit(podFor("nvidia.com/gpu 2"),
 			limited("i", "nvidia.com/gpu 1")), "gpushare.nvidia.c.2 c:c i:c"},
 		"an init container that needs the second's": {withInit(pod("p", nil, limited("a", "nvidia.com/gpu 1"),
 			limited("b", "nvidia.com/gpu 2")), limited("i", "nvidia.com/gpu 2")), "gpushare.nvidia.a.1.b.2 a:a b:b i:b"},
@@ -81,17 +82,15 @@ func TestOptionClaimsForGPUs(t *testing.T) {
 		"a claim of its own beside": {changed(one(), func(p *corev1.Pod) {
 			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "x", ResourceClaimTemplateName: ptr.To("mine")}}
 		}), "gpushare.nvidia.c.1 c:c"},
-		"in a gang": {changed(one(), func(p *corev1.Pod) { p.Labels = gangOf("g", "2") }),
-			"gpushare.nvidia.c.1 c:c"},
+		"in a gang": {changed(one(), func(p *corev1.Pod) { p.Labels = gangOf("g", "2") }), "gpushare.nvidia.c.1 c:c"},
 
-		"an init container that needs more": {withInit(pod("p", nil, limited("c", "nvidia.com/gpu 1")),
+		"an init container that needs more": {withInit(podFor("nvidia.com/gpu 1"),
 			limited("i", "nvidia.com/gpu 2")), "c=1 c=1 i=2 i=2"},
-		"an init container alone": {withInit(pod("p", nil, limited("c", "")), limited("i", "nvidia.com/gpu 1")),
-			"i=1 i=1"},
-		"more than a claim holds": {pod("p", nil, limited("c", "nvidia.com/gpu 33")), "c=33 c=33"},
+		"an init container alone": {withInit(podFor(""), limited("i", "nvidia.com/gpu 1")), "i=1 i=1"},
+		"more than a claim holds": {podFor("nvidia.com/gpu 33"), "c=33 c=33"},
 		"more together": {pod("p", nil, limited("a", "nvidia.com/gpu 16"), limited("b", "nvidia.com/gpu 17")),
 			"a=16 a=16 b=17 b=17"},
-		"thousands": {pod("p", nil, limited("c", "nvidia.com/gpu 2000")), "c=2k c=2k"},
+		"thousands": {podFor("nvidia.com/gpu 2000"), "c=2k c=2k"},
 		"names that do not fit": {pod("p", nil, limited(long+"a", "nvidia.com/gpu 1"), limited(long+"b",
 			"nvidia.com/gpu 1"), limited(long+"c", "nvidia.com/gpu 1"), limited(long+"d", "nvidia.com/gpu 1")),
 			fmt.Sprintf("gpushare.nvidia.0.1.1.1.2.1.3.1 %[1]sa:0 %[1]sb:1 %[1]sc:2 %[1]sd:3", long)},
@@ -106,23 +105,17 @@ func TestOptionClaimsForGPUs(t *testing.T) {
 		"for virtual nodes alone": {changed(one(), func(p *corev1.Pod) {
 			p.Annotations = map[string]string{"alibabacloud.com/burst-resource": "eci_only"}
 		}), "c=1 c=1"},
-		"opted out": {changed(one(), func(p *corev1.Pod) {
-			p.Labels = map[string]string{v1alpha1.LabelLegacy: "false"}
-		}), "c=1 c=1"},
-		"its namespace opted out": {changed(one(), func(p *corev1.Pod) { p.Namespace = optedOut }), "c=1 c=1"},
-		"the system's":            {changed(one(), func(p *corev1.Pod) { p.Namespace = metav1.NamespaceSystem }), "c=1 c=1"},
-		"another resource":        {pod("p", nil, limited("c", "nvidia.com/gpu.shared 1")), ""},
+		"opted out":               {optingOut(one()), "c=1 c=1"},
+		"its namespace opted out": {in(optedOut, one()), "c=1 c=1"},
+		"the system's":            {in(metav1.NamespaceSystem, one()), "c=1 c=1"},
+		"another resource":        {podFor("nvidia.com/gpu.shared 1"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			first, err := with.create(test.pod)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			// The API server asks the policies again when one of them has changed the pod.
 			got, err := with.create(first)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			if wholeGPUs(got) != test.want {
 				t.Errorf("it has %q, want %q", wholeGPUs(got), test.want)
 			}
@@ -144,9 +137,7 @@ func TestOptionClaimsForGPUs(t *testing.T) {
 				changed := again.DeepCopy()
 				changed.Spec.SchedulerName = got.Spec.SchedulerName
 				stored, err := with.update(got, changed)
-				if err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, err)
 				var now, before []corev1.ResourceRequirements
 				for i := range members(stored) {
 					now, before = append(now, members(stored)[i].Resources), append(before, members(got)[i].Resources)
@@ -163,14 +154,12 @@ func TestOptionClaimsForGPUs(t *testing.T) {
 // Another amount than the pod was converted from is for the API server to refuse.
 func TestAnotherNumberOfGPUsAppliedAgain(t *testing.T) {
 	s := withClaimsForGPUs(t)
-	got, err := s.create(pod("p", nil, limited("c", "nvidia.com/gpu 1")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	got, err := s.create(podFor("nvidia.com/gpu 1"))
+	expect.NoError(t, err)
 	if got.Annotations[v1alpha1.AnnotationNVIDIARequest] != `{"c":"1"}` {
 		t.Errorf("it was converted from %v", got.Annotations)
 	}
-	again, err := s.update(got, pod("p", nil, limited("c", "nvidia.com/gpu 2")))
+	again, err := s.update(got, podFor("nvidia.com/gpu 2"))
 	if err != nil || wholeGPUs(again) != "c=2 c=2" {
 		t.Errorf("it has %q, %v", wholeGPUs(again), err)
 	}
@@ -183,12 +172,12 @@ func TestLimitRangeOnGPUs(t *testing.T) {
 	const name = "a LimitRange of namespace " + team
 	limit := func(p *corev1.Pod) {
 		for i := range p.Spec.Containers {
-			p.Spec.Containers[i].Resources.Limits = limited("", "nvidia.com/gpu 1").Resources.Limits
-			p.Spec.Containers[i].Resources.Requests = p.Spec.Containers[i].Resources.Limits
+			amounts := limited("", "nvidia.com/gpu 1").Resources.Limits
+			p.Spec.Containers[i].Resources.Limits, p.Spec.Containers[i].Resources.Requests = amounts, amounts
 		}
 	}
 	for what, asks := range map[string]*corev1.Pod{
-		"one": pod("p", nil, limited("c", "nvidia.com/gpu 1")), "beside a share": pod("p", nil, limited("c",
+		"one": podFor("nvidia.com/gpu 1"), "beside a share": pod("p", nil, limited("c",
 			"mem 3 nvidia.com/gpu 1")), "of several": pod("p", nil, limited("c", "nvidia.com/gpu 2"), limited("d", "")),
 	} {
 		got, err := s.create(asks)
@@ -221,23 +210,18 @@ func TestGPUsBesideAShare(t *testing.T) {
 		pod         *corev1.Pod
 		whole, part string
 	}{
-		"in one container": {pod("p", nil, limited("c", "mem 3 nvidia.com/gpu 1")), "gpushare.nvidia.c.1 c:c",
-			"gpushare.mem.c.3 c:c"},
+		"in one container": {podFor("mem 3 nvidia.com/gpu 1"), "gpushare.nvidia.c.1 c:c", "gpushare.mem.c.3 c:c"},
 		"in two": {pod("p", nil, limited("a", "mem 3"), limited("b", "nvidia.com/gpu 2")), "gpushare.nvidia.b.2 b:b",
 			"gpushare.mem.a.3 a:a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := s.create(test.pod)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			if part := template(got) + " " + uses(got); wholeGPUs(got) != test.whole || part != test.part {
 				t.Errorf("it has %q and %q, want %q and %q", wholeGPUs(got), part, test.whole, test.part)
 			}
 			again, err := s.update(got, test.pod)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			for _, c := range members(again) {
 				if len(c.Resources.Limits) != 1 || len(c.Resources.Requests) != 1 {
 					t.Errorf("applied again, %s asks for %v", c.Name, c.Resources)
@@ -249,9 +233,8 @@ func TestGPUsBesideAShare(t *testing.T) {
 
 // A pod that names its node is told so, as without the option.
 func TestGPUsOnANamedNode(t *testing.T) {
-	p := pod("p", nil, limited("c", "nvidia.com/gpu 1"))
+	p := podFor("nvidia.com/gpu 1")
 	p.Spec.NodeName = "n1"
-	if _, err := withClaimsForGPUs(t).create(p); err == nil || !strings.Contains(err.Error(), "asks for nvidia.com/gpu") {
-		t.Errorf("error %v", err)
-	}
+	_, err := withClaimsForGPUs(t).create(p)
+	expect.Error(t, err, "asks for nvidia.com/gpu")
 }

@@ -7,10 +7,8 @@ import (
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apiserver/pkg/admission"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // withNVIDIADRA is a server with the option nvidia-dra.
@@ -24,21 +22,16 @@ func withNVIDIADRA(t *testing.T) *server {
 
 func ofNVIDIA(name string, amounts ...string) resourceapi.DeviceRequest {
 	r := exactlyOf(name, "gpu.nvidia.com")
-	for i := 0; i < len(amounts); i += 2 {
-		if r.Exactly.Capacity == nil {
-			r.Exactly.Capacity = &resourceapi.CapacityRequirements{
-				Requests: map[resourceapi.QualifiedName]resource.Quantity{}}
-		}
-		r.Exactly.Capacity.Requests[resourceapi.QualifiedName(amounts[i])] = resource.MustParse(amounts[i+1])
+	if len(amounts) > 0 {
+		r.Exactly.Capacity = asking("", amounts...).Exactly.Capacity
 	}
 	return r
 }
 
 // sharedBy is NVIDIA's configuration of requests, which are all if none is named.
 func sharedBy(sharing string, requests ...string) resourceapi.DeviceClaimConfiguration {
-	return resourceapi.DeviceClaimConfiguration{Requests: requests, DeviceConfiguration: resourceapi.DeviceConfiguration{
-		Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: "gpu.nvidia.com", Parameters: runtime.RawExtension{Raw: []byte(
-			`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":` + sharing + `}`)}}}}
+	return resourceapi.DeviceClaimConfiguration{Requests: requests, DeviceConfiguration: opaque("gpu.nvidia.com",
+		`{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":`+sharing+`}`)}
 }
 
 // What asks for a part of a GPU becomes a share with limits, and all else stays a whole one.
@@ -73,10 +66,9 @@ func TestClaimsForNVIDIAsDriver(t *testing.T) {
 		"less than a GiB": {requests: whole("r", "memory", "512Mi"), want: "cgpu.gpu.aliyun.com=1Gi"},
 		"a part of nothing": {requests: whole("r", "memory", "0"),
 			want: "request r0: memory 0 is not a whole number of Gi"},
-		"time slicing": {whole("r"), configs{sharedBy(long)}, "gpu.nvidia.com"},
-		"MPS":          {whole("r"), configs{sharedBy(tenGiB)}, "mps.gpu.aliyun.com=10Gi"},
-		"MPS by device": {whole("r"), configs{sharedBy(ofDevice)},
-			"mps.gpu.aliyun.com=2Gi"},
+		"time slicing":  {whole("r"), configs{sharedBy(long)}, "gpu.nvidia.com"},
+		"MPS":           {whole("r"), configs{sharedBy(tenGiB)}, "mps.gpu.aliyun.com=10Gi"},
+		"MPS by device": {whole("r"), configs{sharedBy(ofDevice)}, "mps.gpu.aliyun.com=2Gi"},
 		"MPS of a part": {whole("r", "memory", "20Gi"), configs{sharedBy(tenGiB, "r0")}, "mps.gpu.aliyun.com=20Gi"},
 		"one of two": {append(whole("ts"), whole("mps")...), configs{sharedBy(long, "r0"), sharedBy(tenGiB, "r1")},
 			"gpu.nvidia.com mps.gpu.aliyun.com=10Gi"},
@@ -85,8 +77,7 @@ func TestClaimsForNVIDIAsDriver(t *testing.T) {
 		"of this driver": {requests: []resourceapi.DeviceRequest{exactly("r", "share")}, want: "share.gpu.aliyun.com"},
 		"a number of parts": {requests: whole("r", "shares", "1"),
 			want: "request r0 asks for a part of a GPU without a size: write capacity"},
-		"MPS of no size": {whole("r"), configs{sharedBy(unsized)},
-			"request r0 shares a GPU by MPS without a size"},
+		"MPS of no size":           {whole("r"), configs{sharedBy(unsized)}, "request r0 shares a GPU by MPS without a size"},
 		"MPS of less than nothing": {whole("r"), configs{sharedBy(limit("-1Gi"))}, "request r0: its memory limit -1Gi"},
 		"MPS of nothing":           {whole("r"), configs{sharedBy(limit("0"))}, "request r0: its memory limit 0"},
 		"MPS of half a byte":       {whole("r"), configs{sharedBy(limit("500m"))}, "request r0: its memory limit 500m"},
@@ -118,20 +109,11 @@ func TestClaimsForNVIDIAsDriver(t *testing.T) {
 // Templates are refused in the same words, before a pod waits for their claims. Those without requests are nobody's.
 func TestTemplatesForNVIDIAsDriver(t *testing.T) {
 	s := withNVIDIADRA(t)
-	create := func(spec resourceapi.ResourceClaimSpec) error {
-		template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "t"},
-			Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec}}
-		return s.validate(somebody, template, nil, "ResourceClaimTemplate", templatesResource,
-			admission.Create)
-	}
-	if err := create(resourceapi.ResourceClaimSpec{}); err != nil {
-		t.Errorf("without requests: %v", err)
-	}
-	err := create(resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
-		Requests: []resourceapi.DeviceRequest{ofNVIDIA("r")},
-		Config: []resourceapi.DeviceClaimConfiguration{sharedBy(
-			`{"strategy":"MPS","mpsConfig":{"defaultPinnedDeviceMemoryLimit":"-1Gi"}}`)}}})
-	checkRefusal(t, "request r: its memory limit -1Gi", err)
+	expect.Error(t, s.validate(somebody, claimTemplate("none", claimed()), nil))
+	odd := claimed(ofNVIDIA("r"))
+	odd.Config = []resourceapi.DeviceClaimConfiguration{sharedBy(
+		`{"strategy":"MPS","mpsConfig":{"defaultPinnedDeviceMemoryLimit":"-1Gi"}}`)}
+	expect.Error(t, s.validate(somebody, claimTemplate("odd", odd), nil), "request r: its memory limit -1Gi")
 }
 
 func exactlyOf(name, class string) resourceapi.DeviceRequest {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
@@ -70,21 +71,16 @@ func given(p *corev1.Pod) string {
 func TestManifestsOfOthers(t *testing.T) {
 	s := withOthers(t)
 	one := func(amounts string, annotations ...string) *corev1.Pod {
-		return noted(pod("p", nil, limited("c", amounts)), annotations...)
-	}
-	in := func(namespace string, p *corev1.Pod) *corev1.Pod {
-		p.Namespace = namespace
-		return p
+		return noted(podFor(amounts), annotations...)
 	}
 	const alone = "gpushare.nvidia.c.1 c:c" // as the option nvidia-gpu-claims gives a whole GPU
 	for name, test := range map[string]struct {
 		pod  *corev1.Pod
 		want string // the template's name and who uses it, or what the error says
 	}{
-		"HAMi: memory": {one("nvidia.com/gpu 1 nvidia.com/gpumem 3000"), "gpushare.mem-on--cgpu.c.3 c:c"},
-		"HAMi: memory that fills no GiB": {one("nvidia.com/gpu 1 nvidia.com/gpumem 3073"),
-			"gpushare.mem-on--cgpu.c.4 c:c"},
-		"HAMi: memory alone": {one("nvidia.com/gpumem 1"), "gpushare.mem-on--cgpu.c.1 c:c"},
+		"HAMi: memory":                   {one("nvidia.com/gpu 1 nvidia.com/gpumem 3000"), "gpushare.mem-on--cgpu.c.3 c:c"},
+		"HAMi: memory that fills no GiB": {one("nvidia.com/gpu 1 nvidia.com/gpumem 3073"), "gpushare.mem-on--cgpu.c.4 c:c"},
+		"HAMi: memory alone":             {one("nvidia.com/gpumem 1"), "gpushare.mem-on--cgpu.c.1 c:c"},
 		"HAMi: memory and compute": {one("nvidia.com/gpu 1 nvidia.com/gpumem 3000 nvidia.com/gpucores 33"),
 			"gpushare.core.c.3-35 c:c"},
 		"HAMi: GPUs by another name": {one("nvidia.com/vgpu 1 nvidia.com/gpumem 4096 nvidia.com/gpucores 50"),
@@ -99,7 +95,7 @@ func TestManifestsOfOthers(t *testing.T) {
 		"HAMi: two containers of two GPUs": {pod("p", nil, limited("a", "nvidia.com/gpu 2 nvidia.com/gpumem 1024"),
 			limited("b", ""), limited("c", "nvidia.com/gpu 2 nvidia.com/gpumem 2048")),
 			"gpushare.mem-x2-on--cgpu.a.2.c.4 a:a-card0 a:a-card1 c:c-card0 c:c-card1"},
-		"HAMi: init containers and sidecars": {withInit(pod("p", nil, limited("c", "nvidia.com/gpumem 2000")),
+		"HAMi: init containers and sidecars": {withInit(podFor("nvidia.com/gpumem 2000"),
 			limited("i", "nvidia.com/gpumem 9000"), sidecar(limited("side", "nvidia.com/gpumem 1000"))),
 			"gpushare.mem-on--cgpu.c.2.side.1 c:c i:c side:side"},
 		"HAMi: a whole GPU": {one("nvidia.com/gpu 1"), alone},
@@ -123,8 +119,7 @@ func TestManifestsOfOthers(t *testing.T) {
 			"gpushare.nvidia-on--nouuid-gpu-1.c.1 c:c"},
 		"HAMi: mode hami-core": {one("nvidia.com/gpumem 1024", "nvidia.com/vgpu-mode=hami-core"),
 			"gpushare.mem-on--cgpu.c.1 c:c"},
-		"HAMi: mode mps": {one("nvidia.com/gpumem 1024", "nvidia.com/vgpu-mode=mps"),
-			"gpushare.mem-on--mps.c.1 c:c"},
+		"HAMi: mode mps": {one("nvidia.com/gpumem 1024", "nvidia.com/vgpu-mode=mps"), "gpushare.mem-on--mps.c.1 c:c"},
 		"HAMi: numa-bind of one GPU": {one("nvidia.com/gpumem 1024", "nvidia.com/numa-bind=true"),
 			"gpushare.mem-on--cgpu.c.1 c:c"},
 		"HAMi: the usual priority": {one("nvidia.com/gpu 1 nvidia.com/gpumem 1024 nvidia.com/priority 1"),
@@ -134,8 +129,7 @@ func TestManifestsOfOthers(t *testing.T) {
 
 		"Volcano: memory": {one("volcano.sh/vgpu-number 2 volcano.sh/vgpu-memory 3000"),
 			"gpushare.mem-x2-on--cgpu.c.6 c:c"},
-		"Volcano: and compute": {one("volcano.sh/vgpu-memory 3000 volcano.sh/vgpu-cores 50"),
-			"gpushare.core.c.3-50 c:c"},
+		"Volcano: and compute":  {one("volcano.sh/vgpu-memory 3000 volcano.sh/vgpu-cores 50"), "gpushare.core.c.3-50 c:c"},
 		"Volcano: a number":     {one("volcano.sh/vgpu-number 1"), alone},
 		"Volcano: older memory": {one("volcano.sh/gpu-memory 1024"), "gpushare.mem-on--cgpu.c.1 c:c"},
 		"Volcano: older number": {one("volcano.sh/gpu-number 1"), alone},
@@ -174,8 +168,7 @@ func TestManifestsOfOthers(t *testing.T) {
 		"mode mps and compute": {one("nvidia.com/gpumem 1024 nvidia.com/gpucores 20", "nvidia.com/vgpu-mode=mps"),
 			"remove nvidia.com/gpucores"},
 		"a high priority": {one("nvidia.com/gpumem 1024 nvidia.com/priority 0"), "remove nvidia.com/priority"},
-		"places": {one("nvidia.com/gpu 1", "nvidia.com/use-gpuindexes=0,1"),
-			"choose it by nvidia.com/use-gpuuuid"},
+		"places":          {one("nvidia.com/gpu 1", "nvidia.com/use-gpuindexes=0,1"), "choose it by nvidia.com/use-gpuuuid"},
 		"one NUMA node": {one("nvidia.com/gpu 2", "nvidia.com/numa-bind=true"),
 			"matchAttribute: resource.kubernetes.io/numaNode"},
 		"memory as an annotation": {one("nvidia.com/gpu 1", "nvidia.com/gpumem=3000"),
@@ -186,14 +179,12 @@ func TestManifestsOfOthers(t *testing.T) {
 			"gpushare.mem-on--cgpu.c.3 c:c"},
 		"a share for oneself": {one("nvidia.com/gpumem 1024", "hami.io/gpu-scheduler-policy=mutex"),
 			"ask for nvidia.com/gpu alone"},
-		"bytes": {one("nvidia.com/gpumem 3Gi"),
-			"nvidia.com/gpumem of container c is no whole number up to 1048576"},
+		"bytes":          {one("nvidia.com/gpumem 3Gi"), "nvidia.com/gpumem of container c is no whole number up to 1048576"},
 		"half":           {one("nvidia.com/gpumem 0.5"), "is no whole number"},
 		"too much":       {one("nvidia.com/gpumem 1048576"), "no GPU has more than 999 GiB"},
 		"as on ACK, too": {one("nvidia.com/gpumem 1024 mem 3"), "the pod asks for GPUs twice"},
-		"two projects": {one("nvidia.com/gpumem 1024 volcano.sh/vgpu-memory 1024"),
-			"resources of two projects"},
-		"only an init container": {withInit(pod("p", nil, limited("c", "")), limited("i", "nvidia.com/gpumem 1024")),
+		"two projects":   {one("nvidia.com/gpumem 1024 volcano.sh/vgpu-memory 1024"), "resources of two projects"},
+		"only an init container": {withInit(podFor(""), limited("i", "nvidia.com/gpumem 1024")),
 			"only init containers ask for a GPU"},
 		"not alike": {pod("p", nil, limited("a", "nvidia.com/gpumem 1024"),
 			limited("b", "nvidia.com/gpumem 1024 nvidia.com/gpucores 5")),
@@ -203,8 +194,7 @@ func TestManifestsOfOthers(t *testing.T) {
 			"ask for as many GPUs in each"},
 		"too many GPUs": {one("volcano.sh/vgpu-number 14 volcano.sh/vgpu-memory 1024"),
 			"more GPUs than the scheduler can look for"},
-		"more than a claim's": {one("volcano.sh/vgpu-number 33 volcano.sh/vgpu-memory 1024"),
-			"32 GPUs or shares at most"},
+		"more than a claim's": {one("volcano.sh/vgpu-number 33 volcano.sh/vgpu-memory 1024"), "32 GPUs or shares at most"},
 		"a long annotation": {one("nvidia.com/gpu 1", "nvidia.com/use-gputype="+strings.Repeat("A100,", 20000)),
 			"name fewer"},
 		"an odd annotation": {one("nvidia.com/gpu 1", `nvidia.com/use-gputype=A100")`),
@@ -213,11 +203,9 @@ func TestManifestsOfOthers(t *testing.T) {
 			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: legacy.ClaimName}}
 		}), `an entry "gpushare" in spec.resourceClaims`},
 
-		"another resource": {one("nvidia.com/mig-1g.5gb 1"), " c=nvidia.com/mig-1g.5gb c=nvidia.com/mig-1g.5gb"},
-		"nothing":          {one("", "nvidia.com/use-gputype=A100"), ""},
-		"opted out": {changed(one("nvidia.com/gpumem 1024"), func(p *corev1.Pod) {
-			p.Labels = map[string]string{v1alpha1.LabelLegacy: "false"}
-		}), "c=nvidia.com/gpumem c=nvidia.com/gpumem"},
+		"another resource":  {one("nvidia.com/mig-1g.5gb 1"), " c=nvidia.com/mig-1g.5gb c=nvidia.com/mig-1g.5gb"},
+		"nothing":           {one("", "nvidia.com/use-gputype=A100"), ""},
+		"opted out":         {optingOut(one("nvidia.com/gpumem 1024")), "c=nvidia.com/gpumem c=nvidia.com/gpumem"},
 		"its namespace did": {in(optedOut, one("nvidia.com/gpumem 1024")), "c=nvidia.com/gpumem c=nvidia.com/gpumem"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -260,14 +248,12 @@ func askingAgain(stored, manifest *corev1.Pod) *corev1.Pod {
 // What comes of annotations, variables and the scheduler beside the claim.
 func TestWhatElseManifestsOfOthersSay(t *testing.T) {
 	s := withOthers(t)
-	asked := noted(pod("p", nil, limited("c", "nvidia.com/gpu 2 nvidia.com/gpumem 3000")),
+	asked := noted(podFor("nvidia.com/gpu 2 nvidia.com/gpumem 3000"),
 		"hami.io/node-scheduler-policy=spread")
 	asked.Spec.SchedulerName = "hami-scheduler"
 	asked.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "CUDA_DISABLE_CONTROL", Value: "true"}}
 	got, err := s.create(asked)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	want := asked.DeepCopy()
 	want.TypeMeta, want.Spec.SchedulerName = got.TypeMeta, corev1.DefaultSchedulerName
 	want.Labels = map[string]string{v1alpha1.LabelLegacy: "true", v1alpha1.LabelNodePlacement: "spread"}
@@ -288,7 +274,7 @@ func TestWhatElseManifestsOfOthersSay(t *testing.T) {
 		t.Errorf("applied again: %v (-first +again):\n%s", err, cmp.Diff(got, again))
 	}
 	// Another amount is for the API server to refuse.
-	other := askingAgain(got, pod("p", nil, limited("c", "nvidia.com/gpu 2 nvidia.com/gpumem 4000")))
+	other := askingAgain(got, podFor("nvidia.com/gpu 2 nvidia.com/gpumem 4000"))
 	if changed, err := s.update(got, other); err != nil || !cmp.Equal(other, changed) {
 		t.Errorf("with another amount: %v (-applied +got):\n%s", err, cmp.Diff(other, changed))
 	}
@@ -298,7 +284,7 @@ func TestSchedulersOfOthers(t *testing.T) {
 	s := withOthers(t)
 	for scheduler, want := range map[string]string{"hami-scheduler": corev1.DefaultSchedulerName,
 		"vgpu-scheduler": corev1.DefaultSchedulerName, "volcano": "volcano", "mine": "mine"} {
-		asked := pod("p", nil, limited("c", ""))
+		asked := podFor("")
 		asked.Spec.SchedulerName = scheduler
 		if got, err := s.create(asked); err != nil || got.Spec.SchedulerName != want {
 			t.Errorf("%s became %v, %v, want %s", scheduler, got, err, want)
@@ -310,8 +296,8 @@ func TestSchedulersOfOthers(t *testing.T) {
 func TestLimitsOfOthersThatAWebhookAdds(t *testing.T) {
 	s := withOthers(t)
 	_, err := s.createBefore(func(p *corev1.Pod) { p.Spec.Containers[0] = limited("c", "nvidia.com/gpumem 1024") },
-		pod("p", nil, limited("c", "")))
-	checkRefusal(t, "did a webhook add the limits", err)
+		podFor(""))
+	expect.Error(t, err, "did a webhook add the limits")
 }
 
 // The API server calls policies in no order: each comes first here.
@@ -325,14 +311,14 @@ func TestPoliciesReadOthersInAnyOrder(t *testing.T) {
 	}
 	first, second := with("other-manifests"), with("nvidia-gpu-claims")
 	for _, p := range []*corev1.Pod{
-		pod("p", nil, limited("c", "nvidia.com/gpu 1")),
-		pod("p", nil, limited("c", "nvidia.com/gpu 1 nvidia.com/gpumem 3000")),
+		podFor("nvidia.com/gpu 1"),
+		podFor("nvidia.com/gpu 1 nvidia.com/gpumem 3000"),
 		pod("p", nil, limited("a", "nvidia.com/gpu 1"), limited("b", "volcano.sh/vgpu-number 1")),
-		pod("p", nil, limited("c", "nvidia.com/gpu 1 nvidia.com/gpucores 100")),
-		pod("p", nil, limited("c", "nvidia.com/gpu 1 nvidia.com/cores 30")),
-		noted(pod("p", nil, limited("c", "nvidia.com/gpu 1")), "nvidia.com/use-gputype=A100"),
-		noted(pod("p", nil, limited("c", "nvidia.com/gpu 2")), "nvidia.com/numa-bind=true"),
-		noted(pod("p", nil, limited("c", "nvidia.com/gpu 1")), "nvidia.com/gpumem=3000"),
+		podFor("nvidia.com/gpu 1 nvidia.com/gpucores 100"),
+		podFor("nvidia.com/gpu 1 nvidia.com/cores 30"),
+		noted(podFor("nvidia.com/gpu 1"), "nvidia.com/use-gputype=A100"),
+		noted(podFor("nvidia.com/gpu 2"), "nvidia.com/numa-bind=true"),
+		noted(podFor("nvidia.com/gpu 1"), "nvidia.com/gpumem=3000"),
 		pod("p", nil, limited("a", "mem 3"), limited("b", "nvidia.com/gpumem 3000")),
 		podOf(withSizes, limited("c", "nvidia.com/gpu.shared 1")),
 	} {

@@ -4,13 +4,16 @@ package admission
 
 import (
 	"strings"
+	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
@@ -20,6 +23,43 @@ func pod(name string, labels map[string]string, containers ...corev1.Container) 
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: name, Labels: labels},
 		Spec:       corev1.PodSpec{SchedulerName: corev1.DefaultSchedulerName, Containers: containers},
+	}
+}
+
+// podFor is a pod with one container, c, that has such limits.
+func podFor(amounts string) *corev1.Pod { return pod("p", nil, limited("c", amounts)) }
+
+// podOf is a pod of a namespace.
+func podOf(namespace string, containers ...corev1.Container) *corev1.Pod {
+	return in(namespace, pod("p", nil, containers...))
+}
+
+// in has the pod be of a namespace.
+func in(namespace string, p *corev1.Pod) *corev1.Pod {
+	p.Namespace = namespace
+	return p
+}
+
+// optingOut has the pod opt out by its label.
+func optingOut(p *corev1.Pod) *corev1.Pod {
+	p.Labels = map[string]string{v1alpha1.LabelLegacy: "false"}
+	return p
+}
+
+// newPod is a pod, and what its refusal says: nothing if it is admitted.
+type newPod struct {
+	pod     *corev1.Pod
+	refused string
+}
+
+// createEach checks which of the pods are refused.
+func (s *server) createEach(t *testing.T, pods map[string]newPod) {
+	t.Helper()
+	for name, test := range pods {
+		t.Run("a pod: "+name, func(t *testing.T) {
+			_, err := s.create(test.pod)
+			expect.Error(t, err, test.refused)
+		})
 	}
 }
 

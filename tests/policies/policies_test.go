@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
@@ -26,21 +27,20 @@ func TestPodsAndTheirTemplates(t *testing.T) {
 		pod  *corev1.Pod
 		want string // the template's name and who uses it, or what the error says
 	}{
-		"nothing":               {pod("p", nil, limited("c", "")), ""},
-		"zero is nothing":       {pod("p", nil, limited("c", "mem 0 core 0 gpu 0")), ""},
-		"memory":                {pod("p", nil, limited("c", "mem 3")), "gpushare.mem.c.3 c:c"},
-		"memory and no compute": {pod("p", nil, limited("c", "mem 3 core 0")), "gpushare.mem.c.3 c:c"},
-		"memory and compute":    {pod("p", nil, limited("c", "mem 3 core 20")), "gpushare.core.c.3-20 c:c"},
-		"cards":                 {pod("p", nil, limited("c", "gpu 2")), "gpushare.gpu.c.2 c:c"},
+		"nothing":               {podFor(""), ""},
+		"zero is nothing":       {podFor("mem 0 core 0 gpu 0"), ""},
+		"memory":                {podFor("mem 3"), "gpushare.mem.c.3 c:c"},
+		"memory and no compute": {podFor("mem 3 core 0"), "gpushare.mem.c.3 c:c"},
+		"memory and compute":    {podFor("mem 3 core 20"), "gpushare.core.c.3-20 c:c"},
+		"cards":                 {podFor("gpu 2"), "gpushare.gpu.c.2 c:c"},
 		"two of three containers": {pod("p", nil, limited("a", "mem 1"), limited("b", ""), limited("c", "mem 7")),
 			"gpushare.mem.a.1.c.7 a:a c:c"},
-		"a sidecar alone": {withInit(pod("p", nil, limited("c", "")), sidecar(limited("s", "mem 1")),
+		"a sidecar alone": {withInit(podFor(""), sidecar(limited("s", "mem 1")),
 			limited("i", "mem 10G")), "gpushare.mem.s.1 s:s i:s"},
-		"sidecars come last": {withInit(pod("p", nil, limited("c", "mem 3")), sidecar(limited("side", "mem 1"))),
+		"sidecars come last": {withInit(podFor("mem 3"), sidecar(limited("side", "mem 1"))),
 			"gpushare.mem.c.3.side.1 c:c side:side"},
-		"init containers do not count": {withInit(pod("p", nil, limited("c", "mem 3")), limited("i", "mem 10G")),
-			"gpushare.mem.c.3 c:c i:c"},
-		"four GPUs": {pod("p", count("4"), limited("c", "mem 8")), "gpushare.mem-x4.c.8 c:c"},
+		"init containers do not count": {withInit(podFor("mem 3"), limited("i", "mem 10G")), "gpushare.mem.c.3 c:c i:c"},
+		"four GPUs":                    {pod("p", count("4"), limited("c", "mem 8")), "gpushare.mem-x4.c.8 c:c"},
 		"two GPUs of two containers": {pod("p", count("2"), limited("c", "mem 8"), limited("d", "mem 4")),
 			"gpushare.mem-x2.c.8.d.4 c:c-card0 c:c-card1 d:d-card0 d:d-card1"},
 		"no number of GPUs": {pod("p", count("0"), limited("c", "mem 8")), "gpushare.mem.c.8 c:c"},
@@ -52,40 +52,33 @@ func TestPodsAndTheirTemplates(t *testing.T) {
 			"gpushare.core-x13.c.12987-1300 c:c"},
 		"all compute of ten GPUs": {pod("p", count("10"), limited("c", "mem 10 core 1000")),
 			"gpushare.core-x10.c.10-1000 c:c"},
-		"memory of one GPU":             {pod("p", nil, limited("c", "mem 5 count 1")), "gpushare.mem.c.5 c:c"},
-		"and compute of one GPU":        {pod("p", nil, limited("c", "mem 5 core 20 count 1")), "gpushare.core.c.5-20 c:c"},
+		"memory of one GPU":             {podFor("mem 5 count 1"), "gpushare.mem.c.5 c:c"},
+		"and compute of one GPU":        {podFor("mem 5 core 20 count 1"), "gpushare.core.c.5-20 c:c"},
 		"one GPU, and the label":        {pod("p", count("2"), limited("c", "mem 8 count 1")), "gpushare.mem-x2.c.8 c:c"},
 		"labels do not matter for GPUs": {pod("p", count("x"), limited("c", "gpu 3")), "gpushare.gpu.c.3 c:c"},
 
-		"only init": {withInit(pod("p", nil, limited("c", "")), limited("i", "mem 2")),
-			"only init containers"},
-		"a number of GPUs": {pod("p", nil, limited("c", "count 1")), "asks for aliyun.com/gpu-count, which " +
-			"gives it no GPU"},
+		"only init":        {withInit(podFor(""), limited("i", "mem 2")), "only init containers"},
+		"a number of GPUs": {podFor("count 1"), "asks for aliyun.com/gpu-count, which gives it no GPU"},
 		"memory and a number of GPUs": {pod("p", nil, limited("c", "mem 3"), limited("d", "count 1")),
 			"asks for aliyun.com/gpu-count"},
-		"memory of two GPUs": {pod("p", nil, limited("c", "mem 8 count 2")), "asks for aliyun.com/gpu-count, " +
+		"memory of two GPUs": {podFor("mem 8 count 2"), "asks for aliyun.com/gpu-count, " +
 			"which gives it no GPU: ask for aliyun.com/gpu-mem, beside which it may be 1"},
-		"GPUs and a number": {pod("p", nil, limited("c", "gpu 1 count 1")), "asks for aliyun.com/gpu-count"},
-		"bytes": {pod("p", nil, limited("c", "mem 10G")), "aliyun.com/gpu-mem 10G of container c " +
-			"is not a plain whole number of GiB"},
-		"half": {pod("p", nil, limited("c", "mem 0.5")), "aliyun.com/gpu-mem 500m of container " +
-			"c is not a plain whole number"},
+		"GPUs and a number": {podFor("gpu 1 count 1"), "asks for aliyun.com/gpu-count"},
+		"bytes":             {podFor("mem 10G"), "aliyun.com/gpu-mem 10G of container c is not a plain whole number of GiB"},
+		"half":              {podFor("mem 0.5"), "aliyun.com/gpu-mem 500m of container c is not a plain whole number"},
 		"binary thousands": {pod("p", count("4"), limited("c", "mem 1Ki")), "aliyun.com/gpu-mem 1Ki of " +
 			"container c is not a plain whole number of GiB, from 1 to 999 on each GPU"},
-		"millions": {pod("p", nil, limited("c", "mem 1000000")), "aliyun.com/gpu-mem 1M of " +
+		"millions": {podFor("mem 1000000"), "aliyun.com/gpu-mem 1M of " +
 			"container c is not a plain whole number of GiB, from 1 to 999 on each GPU"},
-		"more than any GPU": {pod("p", nil, limited("c", "mem 1000")), "aliyun.com/gpu-mem 1000 of container " +
+		"more than any GPU": {podFor("mem 1000"), "aliyun.com/gpu-mem 1000 of container " +
 			"c is 1000 GiB of each GPU, and can be from 1 to 999"},
 		"more than any of two GPUs": {pod("p", count("2"), limited("c", "mem 2000")), "aliyun.com/gpu-mem 2000 of " +
 			"container c is 1000 GiB of each GPU, and can be from 1 to 999"},
 		"more than ten GPUs' compute": {pod("p", count("10"), limited("c", "mem 10 core 2000")), "must be a multiple " +
 			"of 5, from 5 to 100 on each GPU"},
-		"seven percent": {pod("p", nil, limited("c", "mem 3 core 7")), "must be a multiple of 5, from 5 " +
-			"to 100 on each GPU"},
-		"more than a GPU's compute": {pod("p", nil, limited("c", "mem 3 core 105")), "must be a multiple of 5, from " +
-			"5 to 100 on each GPU"},
-		"compute alone": {pod("p", nil, limited("c", "core 20")), "reqeust resources must include " +
-			"aliyun.com/gpu-mem"},
+		"seven percent":             {podFor("mem 3 core 7"), "must be a multiple of 5, from 5 to 100 on each GPU"},
+		"more than a GPU's compute": {podFor("mem 3 core 105"), "must be a multiple of 5, from 5 to 100 on each GPU"},
+		"compute alone":             {podFor("core 20"), "reqeust resources must include aliyun.com/gpu-mem"},
 		"different resources": {pod("p", nil, limited("a", "mem 1"), limited("b", "mem 1 core 5")),
 			"The requested gpu resource types should be consistent for all containers"},
 		"memory and GPUs": {pod("p", nil, limited("a", "mem 1 gpu 1")), "The requested gpu resource types " +
@@ -101,16 +94,14 @@ func TestPodsAndTheirTemplates(t *testing.T) {
 			"ack.gpushare.placement:only support [require-whole-device]"},
 		"more shares than a claim holds": {pod("p", count("17"), limited("a", "mem 17"), limited("b", "mem 17")),
 			"32 GPUs or shares at most"},
-		"the claim's name": {changed(pod("p", nil, limited("c", "mem 3")), func(p *corev1.Pod) {
+		"the claim's name": {changed(podFor("mem 3"), func(p *corev1.Pod) {
 			p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: legacy.ClaimName}}
 		}), `an entry "gpushare" in spec.resourceClaims`},
 		"the pod opted out": {pod("p", map[string]string{v1alpha1.LabelLegacy: "false"}, limited("c", "mem 3")),
 			"it opted out by its label gpu.aliyun.com/legacy=false"},
-		"its namespace did": {changed(pod("p", nil, limited("c", "mem 3")), func(p *corev1.Pod) { p.Namespace = optedOut }),
+		"its namespace did": {in(optedOut, podFor("mem 3")),
 			"its namespace opted out by the label gpu.aliyun.com/legacy=false"},
-		"the system's pod": {changed(pod("p", nil, limited("c", "mem 3")), func(p *corev1.Pod) {
-			p.Namespace = metav1.NamespaceSystem
-		}), "pods of this namespace are left alone"},
+		"the system's pod": {in(metav1.NamespaceSystem, podFor("mem 3")), "pods of this namespace are left alone"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := s.create(test.pod)
@@ -183,16 +174,7 @@ func TestRandomPods(t *testing.T) {
 		if diff := cmp.Diff(got, again); err != nil || diff != "" {
 			t.Fatalf("pod %d, %s: a second pass: %v (-first +second):\n%s", i, describe(p), err, diff)
 		}
-		applied := got.DeepCopy()
-		for i, c := range p.Spec.Containers {
-			applied.Spec.Containers[i].Resources.Limits, applied.Spec.Containers[i].Resources.Requests = c.Resources.Limits,
-				c.Resources.Requests
-		}
-		for i, c := range p.Spec.InitContainers {
-			applied.Spec.InitContainers[i].Resources.Limits,
-				applied.Spec.InitContainers[i].Resources.Requests = c.Resources.Limits, c.Resources.Requests
-		}
-		updated, err := s.update(got, applied)
+		updated, err := s.update(got, askingAgain(got, p))
 		if diff := cmp.Diff(got, updated); err != nil || diff != "" {
 			t.Fatalf("pod %d, %s: applied again: %v (-first +again):\n%s", i, describe(p), err, diff)
 		}
@@ -261,12 +243,9 @@ func describe(p *corev1.Pod) string {
 // Without the policy that converts, and without its bindings, pods that ask are refused.
 func TestWithoutThePolicyThatConverts(t *testing.T) {
 	s := newServer(t, "gpushare-legacy-convert")
-	if _, err := s.create(pod("p", nil, limited("c", "mem 3"))); err == nil ||
-		!strings.Contains(err.Error(),
-			"is the MutatingAdmissionPolicy gpushare-legacy-convert, with its binding, installed?") {
-		t.Errorf("error %v", err)
-	}
-	if got, err := s.create(pod("p", nil, limited("c", ""))); err != nil || template(got) != "" {
+	_, err := s.create(podFor("mem 3"))
+	expect.Error(t, err, "is the MutatingAdmissionPolicy gpushare-legacy-convert, with its binding, installed?")
+	if got, err := s.create(podFor("")); err != nil || template(got) != "" {
 		t.Errorf("a pod that asks for nothing: %v, %v", got, err)
 	}
 }
@@ -275,10 +254,8 @@ func TestWithoutThePolicyThatConverts(t *testing.T) {
 // refuse.
 func TestAnotherAmountIsAChange(t *testing.T) {
 	s := newServer(t)
-	old, err := s.create(pod("p", nil, limited("c", "mem 3")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	old, err := s.create(podFor("mem 3"))
+	expect.NoError(t, err)
 	applied := old.DeepCopy()
 	applied.Spec.Containers[0].Resources.Limits = limited("c", "mem 4").Resources.Limits
 	got, err := s.update(old, applied)
@@ -299,8 +276,7 @@ func TestPodsThatNameTheirNode(t *testing.T) {
 		pod     *corev1.Pod
 		refused string
 	}{
-		"a GPU": {on(team, limited("c", gpu)), "asks for nvidia.com/gpu and names its node in " +
-			"spec.nodeName"},
+		"a GPU":        {on(team, limited("c", gpu)), "asks for nvidia.com/gpu and names its node in spec.nodeName"},
 		"what to do":   {on(team, limited("c", gpu)), "Use the nodeSelector kubernetes.io/hostname: n1"},
 		"a shared GPU": {on(team, limited("c", "nvidia.com/gpu.shared 1")), "asks for nvidia.com/gpu.shared"},
 		"a class": {on(team, limited("c", class)),
@@ -309,23 +285,20 @@ func TestPodsThatNameTheirNode(t *testing.T) {
 			"asks for deviceclass.resource.kubernetes.io/gpu.aliyun.com and"},
 		"a request without a limit": {on(team, requested("c", class)),
 			"asks for deviceclass.resource.kubernetes.io/share.gpu.aliyun.com and"},
-		"the second container":   {on(team, limited("a", ""), limited("b", gpu)), "asks for nvidia.com/gpu"},
-		"an init container":      {withInit(on(team, limited("c", "")), limited("i", gpu)), "asks for nvidia.com/gpu"},
-		"no GPU":                 {on(team, limited("c", "nvidia.com/gpu 0")), ""},
-		"another driver's class": {on(team, limited("c", "deviceclass.resource.kubernetes.io/nic.example.com 1")), ""},
-		"the node alone":         {on(team, limited("c", "")), ""},
-		"the GPU alone":          {pod("p", nil, limited("c", gpu+" "+class)), ""},
-		"a static pod's mirror":  {mirror, "asks for nvidia.com/gpu"},
-		"a pod that opted out": {changed(on(team, limited("c", gpu)), func(p *corev1.Pod) {
-			p.Labels = map[string]string{
-				v1alpha1.LabelLegacy: "false"}
-		}), "asks for nvidia.com/gpu"},
+		"the second container":    {on(team, limited("a", ""), limited("b", gpu)), "asks for nvidia.com/gpu"},
+		"an init container":       {withInit(on(team, limited("c", "")), limited("i", gpu)), "asks for nvidia.com/gpu"},
+		"no GPU":                  {on(team, limited("c", "nvidia.com/gpu 0")), ""},
+		"another driver's class":  {on(team, limited("c", "deviceclass.resource.kubernetes.io/nic.example.com 1")), ""},
+		"the node alone":          {on(team, limited("c", "")), ""},
+		"the GPU alone":           {podFor(gpu + " " + class), ""},
+		"a static pod's mirror":   {mirror, "asks for nvidia.com/gpu"},
+		"a pod that opted out":    {optingOut(on(team, limited("c", gpu))), "asks for nvidia.com/gpu"},
 		"its namespace opted out": {on(optedOut, limited("c", gpu)), ""},
 		"the system's":            {on(metav1.NamespaceSystem, limited("c", gpu)), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := s.create(test.pod)
-			checkRefusal(t, test.refused, err)
+			expect.Error(t, err, test.refused)
 			// Who writes pods is not told how to get round it.
 			if err != nil && strings.Contains(err.Error(), v1alpha1.LabelLegacy) {
 				t.Errorf("error %v", err)
@@ -345,14 +318,11 @@ func TestPodsThatNameTheirNode(t *testing.T) {
 func TestOptionShareLimit(t *testing.T) {
 	s := newServer(t)
 	of := func(namespace string, labels map[string]string, amounts string) *corev1.Pod {
-		return changed(pod("p", labels, limited("c", amounts)), func(p *corev1.Pod) { p.Namespace = namespace })
+		return in(namespace, pod("p", labels, limited("c", amounts)))
 	}
 	eight := map[string]string{ack.PodLabelCount: "8"}
 	inBounded := func(p *corev1.Pod) { p.Namespace = bounded }
-	for name, test := range map[string]struct {
-		pod     *corev1.Pod
-		refused string
-	}{
+	s.createEach(t, map[string]newPod{
 		"as much as allowed": {of(bounded, nil, "mem 8"), ""},
 		"of eight GPUs":      {of(bounded, eight, "mem 64"), ""},
 		"more": {of(bounded, nil, "mem 9"), "container c asks for aliyun.com/gpu-mem 9, and " +
@@ -370,17 +340,12 @@ func TestOptionShareLimit(t *testing.T) {
 		"a typo and a share": {of(boundedTypo, nil, "mem 1"), `the label gpu.aliyun.com/max-share-gib: "8Gi" of ` +
 			`namespace bounded-typo is not a whole number of GiB, from 1 to 999`},
 		"a typo and compute as well": {of(boundedTypo, nil, "mem 1 core 5"), "is not a whole number of GiB"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, err := s.create(test.pod)
-			checkRefusal(t, test.refused, err)
-		})
-	}
+	})
 }
 
 func TestSchedulerOfACK(t *testing.T) {
 	s := newServer(t)
-	asked := pod("p", nil, limited("c", ""))
+	asked := podFor("")
 	asked.Spec.SchedulerName = "ack-co-scheduler"
 	got, err := s.create(asked)
 	if err != nil || got.Spec.SchedulerName != corev1.DefaultSchedulerName {

@@ -9,7 +9,6 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/utils/ptr"
 
@@ -83,8 +82,7 @@ func taken(t *testing.T, s *server, published map[string]resourceslice.DriverRes
 						Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"), Devices: part.Devices, SharedCounters: part.SharedCounters,
 						Pool: resourceapi.ResourcePool{Name: pool, Generation: 1, ResourceSliceCount: int64(len(content.Slices))},
 					}}
-				err := s.validate(account("other", "gpu-kubelet-plugin", "n1"), slice, nil, "ResourceSlice", slicesResource,
-					admission.Create)
+				err := s.validate(account("other", "gpu-kubelet-plugin", "n1"), slice, nil)
 				if err != nil {
 					t.Errorf("%s, slice %d: %v", name, i, err)
 				}

@@ -15,10 +15,10 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/quota"
 )
 
@@ -34,7 +34,7 @@ func quotaFor(namespace, name string, key corev1.ResourceName) *corev1.ResourceQ
 
 // admitClaim is what becomes of a claim that a user creates, or updates.
 func (s *server) admitClaim(who user.Info, claim, old *resourceapi.ResourceClaim) (*resourceapi.ResourceClaim, error) {
-	return admitted(context.Background(), s, who, claim, old, "ResourceClaim", claimsResource)
+	return admitted(context.Background(), s, who, claim, old)
 }
 
 func claimWith(namespace string, requests ...resourceapi.DeviceRequest) *resourceapi.ResourceClaim {
@@ -128,9 +128,7 @@ func TestClaimsFromBeforeTheQuotaStay(t *testing.T) {
 	labelled := claim.DeepCopy()
 	labelled.Labels = map[string]string{"a": "b"}
 	got, err := s.admitClaim(somebody, labelled, claim)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	if diff := cmp.Diff(labelled, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -170,9 +168,7 @@ func TestQuotaAndClaimsOfTheScheduler(t *testing.T) {
 				claim.Annotations[resourceapi.PodResourceClaimAnnotation] = "gpu"
 			}
 			got, err := s.admitClaim(&test.by, claim, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			if is := len(got.Spec.Devices.Requests[0].FirstAvailable) > 0; is != test.isCounted {
 				t.Errorf("it is counted: %t, want %t", is, test.isCounted)
 			}
@@ -192,19 +188,12 @@ func TestTooManyAlternativesForTheQuota(t *testing.T) {
 	const want = "request r0 has 7 alternatives, and may have 6 in namespace counted: its ResourceQuota gpu counts " +
 		"shares " +
 		"of GPUs, for which two more are added"
-	for n, refused := range map[int]bool{6: false, 7: true} {
+	for n, refused := range map[int]string{6: "", 7: want} {
 		claim := claimWith(counted, ways(n))
 		_, err := s.admitClaim(somebody, claim, nil)
-		if (err != nil) != refused || refused && !strings.Contains(err.Error(), want) {
-			t.Errorf("%d alternatives: %v", n, err)
-		}
-		template := &resourceapi.ResourceClaimTemplate{ObjectMeta: claim.ObjectMeta}
-		template.Spec.Spec = claim.Spec
-		err = s.validate(somebody, template, nil, "ResourceClaimTemplate",
-			resourceapi.SchemeGroupVersion.WithResource("resourceclaimtemplates"), admission.Create)
-		if (err != nil) != refused || refused && !strings.Contains(err.Error(), want) {
-			t.Errorf("a template with %d alternatives: %v", n, err)
-		}
+		errTemplate := s.validate(somebody, templateOf(claim), nil)
+		expect.Error(t, err, refused)
+		expect.Error(t, errTemplate, refused)
 		claim.Namespace = team
 		if _, err := s.admitClaim(somebody, claim, nil); err != nil {
 			t.Errorf("%d alternatives without a quota: %v", n, err)
@@ -299,20 +288,14 @@ func TestSharesByExtendedResourcesWithTheQuota(t *testing.T) {
 				p := test.pod.DeepCopy()
 				p.Namespace = namespace
 				_, err := s.create(p)
-				if refused := test.refused != "" && isCounted; (err != nil) != refused ||
-					refused && !strings.Contains(err.Error(), test.refused) {
-					t.Errorf("in namespace %s: %v, want %q", namespace, err, test.refused)
-				}
+				expect.Error(t, err, ifRefused(isCounted, test.refused))
 			}
 		})
 	}
 	p := asks("memory")
 	p.Namespace = counted
-	const way = "ask by aliyun.com/gpu-mem or a claim"
-	if _, err := s.create(p); err == nil || !strings.Contains(err.Error(), way) ||
-		!strings.Contains(err.Error(), "ResourceQuota gpu of namespace counted") {
-		t.Errorf("%v, want it to say: %s", err, way)
-	}
+	_, err := s.create(p)
+	expect.Error(t, err, "ask by aliyun.com/gpu-mem or a claim", "ResourceQuota gpu of namespace counted")
 }
 
 // The names of the quota's own alternatives are taken, in words and not by the API server's
@@ -332,29 +315,20 @@ func TestAlternativesWithTheNamesOfTheQuota(t *testing.T) {
 			claim := claimWith(counted, among("a", asking("share", "memory", "3Gi"), exactly("a", test.class)))
 			claim.Spec.Devices.Requests[0].FirstAvailable[1].Name = test.way
 			_, err := s.admitClaim(somebody, claim, nil)
+			errTemplate := s.validate(somebody, templateOf(claim), nil)
 			want := "request r0 has an alternative named " + test.way + ", a name that ResourceQuota gpu of namespace " +
 				"counted needs"
-			if (err != nil) != test.refused || test.refused && !strings.Contains(err.Error(), want) {
-				t.Errorf("%v, want %q", err, want)
-			}
-			template := &resourceapi.ResourceClaimTemplate{ObjectMeta: claim.ObjectMeta}
-			template.Spec.Spec = claim.Spec
-			err = s.validate(somebody, template, nil, "ResourceClaimTemplate",
-				resourceapi.SchemeGroupVersion.WithResource("resourceclaimtemplates"), admission.Create)
-			if (err != nil) != test.refused || test.refused && !strings.Contains(err.Error(), want) {
-				t.Errorf("a template: %v, want %q", err, want)
-			}
 			if test.refused {
 				// The API server looks at what the policy makes of a claim before it asks whether it is refused.
 				s := newServer(t, "gpushare-quota-refuse")
 				got, err := s.admitClaim(somebody, claim, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, err)
 				if diff := cmp.Diff(claim.Spec, got.Spec, empty); diff != "" {
 					t.Errorf("it is changed, and so refused as a duplicate:\n%s", diff)
 				}
 			}
+			expect.Error(t, err, ifRefused(test.refused, want))
+			expect.Error(t, errTemplate, ifRefused(test.refused, want))
 			claim.Namespace = team
 			if _, err := s.admitClaim(somebody, claim, nil); err != nil {
 				t.Errorf("without a quota: %v", err)

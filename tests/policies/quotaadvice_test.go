@@ -3,13 +3,14 @@
 package admission
 
 import (
-	"strings"
+	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apiserver/pkg/admission"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // A model's class of any mode may give a whole GPU, whatever amount is asked for: where GiB are counted
@@ -24,16 +25,16 @@ func TestModelsOfAnyModeWithTheQuota(t *testing.T) {
 	} {
 		for namespace, refused := range map[string]bool{counted: true, countedAsOnACK: true, team: false} {
 			claim := claimWith(namespace, request)
-			template := &resourceapi.ResourceClaimTemplate{ObjectMeta: claim.ObjectMeta}
-			template.Spec.Spec = claim.Spec
 			_, err := s.admitClaim(somebody, claim, nil)
-			errTemplate := s.validate(somebody, template, nil, "ResourceClaimTemplate", templatesResource, admission.Create)
-			for what, err := range map[string]error{"claim": err, "template": errTemplate} {
-				if (err != nil) != refused || refused && (!strings.Contains(err.Error(), want+namespace+" cannot count") ||
-					!strings.Contains(err.Error(), "write share.nvidia-a10.gpu.aliyun.com (or cgpu, core-mem, mps) for a share") ||
-					!strings.Contains(err.Error(), "or exclusive.nvidia-a10.gpu.aliyun.com for a whole GPU")) {
-					t.Errorf("%s with %s in namespace %s: %v", what, name, namespace, err)
-				}
+			for what, err := range map[string]error{"claim": err, "template": s.validate(somebody, templateOf(claim), nil)} {
+				t.Run(fmt.Sprintf("%s with %s in namespace %s", what, name, namespace), func(t *testing.T) {
+					if !refused {
+						expect.Error(t, err)
+						return
+					}
+					expect.Error(t, err, want+namespace+" cannot count", "write share.nvidia-a10.gpu.aliyun.com (or cgpu, core-mem, "+
+						"mps) for a share", "or exclusive.nvidia-a10.gpu.aliyun.com for a whole GPU")
+				})
 			}
 		}
 	}
@@ -63,9 +64,8 @@ func TestAdviceOnQuotasAsOnACK(t *testing.T) {
 		scoped        bool
 		without, with string // the option
 	}{
-		"memory": {memory, false, memory + " does not count the GPUs of dra-driver-gpushare: its option quota", ""},
-		"compute": {cores, false, cores + " does not count the GPUs of dra-driver-gpushare: its option quota",
-			""},
+		"memory":  {memory, false, memory + " does not count the GPUs of dra-driver-gpushare: its option quota", ""},
+		"compute": {cores, false, cores + " does not count the GPUs of dra-driver-gpushare: its option quota", ""},
 		"with a scope": {memory, true, "its option quota", memory + " does not count the GPUs of dra-driver-gpushare in a " +
 			"quota with scopes"},
 		"whole GPUs": {"requests.aliyun.com/gpu", false, "add the line single.topology.gpu.aliyun.com.deviceclass",
@@ -79,29 +79,18 @@ func TestAdviceOnQuotasAsOnACK(t *testing.T) {
 			"requests.nvidia.com/gpu.shared" + ofOthers},
 		"for Volcano": {"requests.volcano.sh/vgpu-cores", false, "requests.volcano.sh/vgpu-cores" + ofOthers,
 			"requests.volcano.sh/vgpu-cores" + ofOthers},
-		"of Kubernetes'": {"requests.nvidia.com/gpu", false, "", ""},
-		"of the driver's": {"gib.quota.gpu.aliyun.com.deviceclass.resource.k8s.io/devices", false, "",
-			""},
+		"of Kubernetes'":  {"requests.nvidia.com/gpu", false, "", ""},
+		"of the driver's": {"gib.quota.gpu.aliyun.com.deviceclass.resource.k8s.io/devices", false, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			q := quotaFor(team, "gpu", test.line)
 			if test.scoped {
 				q.Spec.Scopes = []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeNotTerminating}
 			}
-			told := func() string {
-				t.Helper()
-				return s.warnings(t, attributesOf(somebody, q, nil, "ResourceQuota",
-					corev1.SchemeGroupVersion.WithResource("resourcequotas"), "", admission.Create))
-			}
-			isTold := func(got, want string) bool { return (got == "") == (want == "") && strings.Contains(got, want) }
-			if got := told(); !isTold(got, test.without) {
-				t.Errorf("without the option: %q, want %q", got, test.without)
-			}
+			s.checkWarnings(t, test.without, q)
 			rights[marker] = []string{"count quotas/"}
 			defer delete(rights, marker)
-			if got := told(); !isTold(got, test.with) {
-				t.Errorf("with the option: %q, want %q", got, test.with)
-			}
+			s.checkWarnings(t, test.with, q)
 		})
 	}
 }

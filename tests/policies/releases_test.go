@@ -7,8 +7,9 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 var (
@@ -58,16 +59,13 @@ func TestFinalizerOfAllocatedClaims(t *testing.T) {
 		"an administrator": {administrator, claim([]string{ours}, true, protection), nil, ""},
 		"the claim controller": {kubernetes("system:serviceaccount:kube-system:resource-claim-controller"),
 			claim([]string{ours}, true, protection), nil, ""},
-		"all controllers": {kubernetes("system:kube-controller-manager"),
-			claim([]string{ours}, true, protection), nil, ""},
-		"the scheduler": {kubernetes("system:kube-scheduler"), claim([]string{ours}, true, protection), nil,
-			""},
+		"all controllers": {kubernetes("system:kube-controller-manager"), claim([]string{ours}, true, protection), nil, ""},
+		"the scheduler":   {kubernetes("system:kube-scheduler"), claim([]string{ours}, true, protection), nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := test.old.DeepCopy()
 			c.Finalizers = test.left
-			checkRefusal(t, test.refused,
-				s.validate(test.who, c, test.old, "ResourceClaim", claimsResource, admission.Update))
+			expect.Error(t, s.validate(test.who, c, test.old), test.refused)
 		})
 	}
 }

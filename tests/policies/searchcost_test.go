@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // ownClass is an administrator's DeviceClass.
@@ -196,9 +198,7 @@ func TestClaimsThatAreSearchedQuickly(t *testing.T) {
 				`device.capacity["gpu.aliyun.com"].memory.compareTo(quantity("8Gi")) >= 0`))),
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := s.createClaim(resourceapi.ResourceClaimSpec{Devices: claim}); err != nil {
-				t.Errorf("refused: %v", err)
-			}
+			expect.Error(t, s.createClaim(team, claim))
 		})
 	}
 }
@@ -234,12 +234,11 @@ func TestClaimsThatAreSearchedForLong(t *testing.T) {
 			"Put a request with a count last"},
 		"eight GPUs, and a share": {claimFor(of(1, "gpu", count(8)), of(1, "share")),
 			"Put a request with a count last"},
-		"four shares, and another driver's": {claimFor(of(4, "share"), of(1, "nic.example.com")),
-			"independently"},
-		"a UUID that each GPU has":  {anyOf(`device.attributes["gpu.aliyun.com"].uuid`), "independently"},
-		"an index that each has":    {anyOf(`device.attributes["gpu.aliyun.com"].index`), "independently"},
-		"a comparison that is true": {anyOf(`"GPU-1" in [true, false]`), "independently"},
-		"every other UUID":          {anyOf(`"GPU-1" == false`), "independently"},
+		"four shares, and another driver's": {claimFor(of(4, "share"), of(1, "nic.example.com")), "independently"},
+		"a UUID that each GPU has":          {anyOf(`device.attributes["gpu.aliyun.com"].uuid`), "independently"},
+		"an index that each has":            {anyOf(`device.attributes["gpu.aliyun.com"].index`), "independently"},
+		"a comparison that is true":         {anyOf(`"GPU-1" in [true, false]`), "independently"},
+		"every other UUID":                  {anyOf(`"GPU-1" == false`), "independently"},
 		"an index that none has": {claimFor(of(4, "share", where(`device.attributes["no.such"].?index.orValue(7) == 7`)),
 			of(1, "share", never)), "independently"},
 		"a UUID that none has": {claimFor(of(4, "share", where(`device.attributes["no.such"].?uuid.orValue("x") == "x"`)),
@@ -249,8 +248,8 @@ func TestClaimsThatAreSearchedForLong(t *testing.T) {
 		"sixteen GPUs":     {claimFor(of(1, "exclusive", count(16))), "allocationMode: All"},
 		"seventeen shares": {claimFor(of(1, "share", count(17))), "It may ask for 13"},
 		"seven instances":  {claimFor(of(1, "1g.10gb.mig", count(7))), "It may ask for 4"},
-		"alternatives": {claimFor([]resourceapi.DeviceRequest{alternatives,
-			alternatives}, of(1, "share")), "independently"},
+		"alternatives": {claimFor([]resourceapi.DeviceRequest{alternatives, alternatives}, of(1, "share")),
+			"independently"},
 		"alternatives on one GPU": {together(claimFor([]resourceapi.DeviceRequest{alternatives,
 			alternatives, alternatives, alternatives, alternatives})), "it may have 32"},
 		"alternatives among many requests on one GPU": {together(claimFor(of(3, "share"), four, of(3, "share"), four,
@@ -286,23 +285,18 @@ func TestClaimsThatAreSearchedForLong(t *testing.T) {
 		"five GPUs for two containers": {onGPUs(5, 2, "share"), "independently"},
 		"six GPUs for a container":     {onGPUs(6, 1, "share"), "independently"},
 		"lists that are compared":      {claimFor(of(1, "share", where(`!sets.contains([1, 2, 3], [-1])`))), "calls sets()"},
-		"an administrator's class": {claimFor(of(2, "any.example.com"), of(1, "any.example.com",
-			never)), "independently"},
-		"topology of any size": {claimFor(of(2, "topology"), of(1, "topology", never)),
+		"an administrator's class": {claimFor(of(2, "any.example.com"), of(1, "any.example.com", never)),
 			"independently"},
+		"topology of any size": {claimFor(of(2, "topology"), of(1, "topology", never)), "independently"},
 		"alternatives of all requests": {together(claimFor([]resourceapi.DeviceRequest{alternatives,
 			alternatives, alternatives, alternatives}, of(1, "share"))), "it may have 32"},
-		"all of many requests": {claimFor(of(9, "share", all())), "8 of them with allocationMode: All"},
-		"a loop": {claimFor(of(1, "share",
-			where(`lists.range(9).all(x, x >= 0)`))), "calls range()"},
-		"a loop, spaced": {claimFor(of(1, "share", where("[1, 2].all\n\t(x, x > 0)"))),
-			"loops"},
-		"a loop behind a comment": {claimFor(of(1, "share", where("[1].all//\n(x, x > 0)"))),
-			"comments"},
+		"all of many requests":    {claimFor(of(9, "share", all())), "8 of them with allocationMode: All"},
+		"a loop":                  {claimFor(of(1, "share", where(`lists.range(9).all(x, x >= 0)`))), "calls range()"},
+		"a loop, spaced":          {claimFor(of(1, "share", where("[1, 2].all\n\t(x, x > 0)"))), "loops"},
+		"a loop behind a comment": {claimFor(of(1, "share", where("[1].all//\n(x, x > 0)"))), "comments"},
 		"a loop in a string that is none": {claimFor(of(1, "share",
 			where(`"\"" + [1].map(x, "a")[0] + "\"" != ""`))), "backslashes"},
-		"doubling": {claimFor(of(1, "share",
-			where(`optional.of("a").optMap(x, x + x).orValue("") != ""`))), "calls of()"},
+		"doubling": {claimFor(of(1, "share", where(`optional.of("a").optMap(x, x + x).orValue("") != ""`))), "calls of()"},
 		"many selectors": {claimFor(of(1, "share", where("1 == 1", "2 == 2", "3 == 3",
 			"4 == 4", "5 == 5"))), "4 in a request"},
 		"a regular expression that is written out": {claimFor(of(1, "share",
@@ -315,13 +309,8 @@ func TestClaimsThatAreSearchedForLong(t *testing.T) {
 			where(`[1].exists(x, x == 1)`))), "calls exists()"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := s.createClaim(resourceapi.ResourceClaimSpec{Devices: tc.claim})
-			if err == nil || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("got %v, want a refusal with %q", err, tc.says)
-			}
-			if err := s.createClaimIn("trusted", resourceapi.ResourceClaimSpec{Devices: tc.claim}); err != nil {
-				t.Errorf("refused where costly claims are allowed: %v", err)
-			}
+			expect.Error(t, s.createClaim(team, tc.claim), tc.says)
+			expect.Error(t, s.createClaim("trusted", tc.claim))
 		})
 	}
 }

@@ -16,10 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
@@ -94,13 +94,11 @@ func TestClaimsOfOnePod(t *testing.T) {
 		"two linked sets, or as many":        {claims: []string{"linked", "linked"}},
 		"GPUs beside other devices":          {claims: []string{"two", "nics"}},
 		"all GPUs beside other devices":      {claims: []string{"nics", "nics", "nics", "nics", "nics", "whole"}},
-		"other devices alone": {claims: []string{"nics", "nics", "nics", "nics", "nics", "nics",
-			"nics"}},
-		"three, for a share each": {claims: []string{"one", "four-tied", "named-one"}},
-		"five of one template":    {claims: []string{"one", "one", "one", "one", "one"}},
-		"six of one template": {claims: []string{"one", "one", "one", "one", "one", "one"},
-			refused: true},
-		"two, for all GPUs in either way": {claims: []string{"either", "either"}},
+		"other devices alone":                {claims: []string{"nics", "nics", "nics", "nics", "nics", "nics", "nics"}},
+		"three, for a share each":            {claims: []string{"one", "four-tied", "named-one"}},
+		"five of one template":               {claims: []string{"one", "one", "one", "one", "one"}},
+		"six of one template":                {claims: []string{"one", "one", "one", "one", "one", "one"}, refused: true},
+		"two, for all GPUs in either way":    {claims: []string{"either", "either"}},
 		"six, for all GPUs in either way": {claims: []string{"either", "either", "either", "either", "either", "either"},
 			refused: true},
 		"four, of several":                     {claims: []string{"one", "one", "one", "four-tied"}, refused: true},
@@ -148,12 +146,7 @@ func TestClaimsOfOnePod(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := podOf(name, tc.claims, tc.gpus)
 			_, err := withClaims.create(p)
-			if tc.refused != (err != nil) {
-				t.Errorf("with its claims there: got %v, want a refusal %v", err, tc.refused)
-			}
-			if err != nil && !strings.Contains(err.Error(), "costly-claims=allowed") {
-				t.Errorf("the refusal does not say what helps: %v", err)
-			}
+			expect.Error(t, err, ifRefused(tc.refused, "costly-claims=allowed"))
 			var refusals int
 			for i, c := range tc.claims {
 				claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: c},
@@ -168,8 +161,7 @@ func TestClaimsOfOnePod(t *testing.T) {
 				if strings.HasPrefix(c, "own") {
 					claim.Labels = map[string]string{"gpu.aliyun.com/own-class": "true"}
 				}
-				if err := withPods.validate(somebody, claim, nil, "ResourceClaim", claimsResource,
-					admission.Create); err != nil {
+				if err := withPods.validate(somebody, claim, nil); err != nil {
 					refusals++
 				}
 			}
@@ -196,12 +188,11 @@ func TestGPUsOfContainers(t *testing.T) {
 		more     corev1.ResourceName
 		refused  bool
 	}{
-		"eight GPUs":               {resource: "nvidia.com/gpu", amounts: []string{"8"}},
-		"four containers with two": {resource: "nvidia.com/gpu", amounts: []string{"2", "2", "2", "2"}},
-		"four containers with a share": {resource: byClass + "share.gpu.aliyun.com", amounts: []string{"1", "1",
-			"1", "1"}},
-		"five containers":  {resource: "nvidia.com/gpu", amounts: []string{"1", "1", "1", "1", "1"}},
-		"seven containers": {resource: "nvidia.com/gpu", amounts: []string{"1", "1", "1", "1", "1", "1", "1"}},
+		"eight GPUs":                   {resource: "nvidia.com/gpu", amounts: []string{"8"}},
+		"four containers with two":     {resource: "nvidia.com/gpu", amounts: []string{"2", "2", "2", "2"}},
+		"four containers with a share": {resource: byClass + "share.gpu.aliyun.com", amounts: []string{"1", "1", "1", "1"}},
+		"five containers":              {resource: "nvidia.com/gpu", amounts: []string{"1", "1", "1", "1", "1"}},
+		"seven containers":             {resource: "nvidia.com/gpu", amounts: []string{"1", "1", "1", "1", "1", "1", "1"}},
 		"seven containers with a share": {resource: byClass + "share.gpu.aliyun.com", amounts: []string{"1", "1", "1",
 			"1", "1", "1", "1"}, refused: true},
 		"eight containers": {resource: "nvidia.com/gpu", amounts: []string{"1", "1", "1", "1", "1",
@@ -211,36 +202,27 @@ func TestGPUsOfContainers(t *testing.T) {
 			more: "nvidia.com/gpu"},
 		"four shares and a whole GPU": {resource: byClass + "share.gpu.aliyun.com", amounts: []string{"1", "1",
 			"1", "1"}, more: "nvidia.com/gpu", refused: true},
-		"MIG instances": {resource: "nvidia.com/mig-1g.10gb", amounts: []string{"4"}},
-		"seven MIG instances": {resource: "nvidia.com/mig-1g.10gb", amounts: []string{"7"},
-			refused: true},
-		"an administrator's": {resource: "example.com/gpu", amounts: []string{"1", "1"}},
+		"MIG instances":       {resource: "nvidia.com/mig-1g.10gb", amounts: []string{"4"}},
+		"seven MIG instances": {resource: "nvidia.com/mig-1g.10gb", amounts: []string{"7"}, refused: true},
+		"an administrator's":  {resource: "example.com/gpu", amounts: []string{"1", "1"}},
 		"an administrator's, many": {resource: "example.com/gpu", amounts: []string{"1", "1", "1", "1"},
 			refused: true},
 		"an administrator's by its class": {resource: byClass + "team", amounts: []string{"2", "2"}, refused: true},
-		"another driver's": {resource: "example.com/nic", amounts: []string{"8", "8", "8", "8", "8",
-			"8"}},
-		"another driver's by its class": {resource: byClass + "nic.example.com", amounts: []string{"8", "8", "8",
-			"8"}},
+		"another driver's":                {resource: "example.com/nic", amounts: []string{"8", "8", "8", "8", "8", "8"}},
+		"another driver's by its class":   {resource: byClass + "nic.example.com", amounts: []string{"8", "8", "8", "8"}},
 		"shares before another driver's": {resource: byClass + "share.gpu.aliyun.com", amounts: []string{"1", "1",
 			"1", "1"}, more: "example.com/nic", refused: true},
 		"two shares before another's": {resource: byClass + "share.gpu.aliyun.com", amounts: []string{"1", "1"},
 			more: "example.com/nic"},
-		"a device plugin's": {resource: "example.com/fpga", amounts: []string{"8", "8", "8", "8", "8",
-			"8", "8"}},
+		"a device plugin's": {resource: "example.com/fpga", amounts: []string{"8", "8", "8", "8", "8", "8", "8"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := withGPUs(pod("p", nil, limited("c", "")), tc.resource, tc.amounts...)
+			p := withGPUs(podFor(""), tc.resource, tc.amounts...)
 			if tc.more != "" {
 				p = withGPUs(p, tc.more, "1")
 			}
 			_, err := s.create(p)
-			if tc.refused != (err != nil) {
-				t.Fatalf("got %v, want a refusal %v", err, tc.refused)
-			}
-			if err != nil && !strings.Contains(err.Error(), "costly-claims=allowed") {
-				t.Errorf("the refusal does not say what helps: %v", err)
-			}
+			expect.Error(t, err, ifRefused(tc.refused, "costly-claims=allowed"))
 		})
 	}
 }
@@ -285,7 +267,7 @@ func TestTemplatesOfLegacyPodsAreSearchedQuickly(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if err := s.createClaim(request.Template(team).Spec.Spec); err != nil {
+		if err := s.createClaim(team, request.Template(team).Spec.Spec.Devices); err != nil {
 			t.Errorf("%s: %.250v", name, err)
 		}
 	}
@@ -295,18 +277,16 @@ func TestTemplatesOfLegacyPodsAreSearchedQuickly(t *testing.T) {
 func TestLegacyPodsThatAreSearchedForLong(t *testing.T) {
 	s := costly(t)
 	for name, p := range map[string]*corev1.Pod{
-		"seventeen GPUs": pod("p", nil, limited("c", "gpu 17")),
+		"seventeen GPUs": podFor("gpu 17"),
 		"four containers with three": pod("p", nil, limited("a", "gpu 3"), limited("b", "gpu 3"), limited("c",
 			"gpu 3"), limited("d", "gpu 3")),
 		"shares of five GPUs in two containers": pod("p", map[string]string{"aliyun.com/gpu-count": "5"}, limited("a",
 			"mem 5"), limited("b", "mem 5")),
-		"shares of fourteen GPUs": pod("p", map[string]string{"aliyun.com/gpu-count": "14"}, limited("c",
-			"mem 14")),
+		"shares of fourteen GPUs": pod("p", map[string]string{"aliyun.com/gpu-count": "14"}, limited("c", "mem 14")),
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := s.create(p); err == nil || !strings.Contains(err.Error(), "costly-claims=allowed") {
-				t.Errorf("got %v, want a refusal that says what helps", err)
-			}
+			_, err := s.create(p)
+			expect.Error(t, err, "costly-claims=allowed")
 			p.Namespace = "trusted"
 			got, err := s.create(p)
 			if err != nil || len(got.Spec.ResourceClaims) != 1 {
@@ -324,10 +304,7 @@ func TestCopiesOfClassesAreAnAdministrators(t *testing.T) {
 		class := ownClass(name, "true")
 		class.Labels = map[string]string{"app.kubernetes.io/name": "dra-driver-gpushare"}
 		class.TypeMeta = metav1.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "DeviceClass"}
-		if err := s.Admit(t.Context(), attributesOf(&user.DefaultInfo{Name: "admin"}, class, nil, "DeviceClass",
-			resourceapi.SchemeGroupVersion.WithResource("deviceclasses"), "", admission.Create)); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, s.Admit(t.Context(), attributesOf(&user.DefaultInfo{Name: "admin"}, class, nil, "")))
 		if _, has := class.Labels["app.kubernetes.io/name"]; has != kept {
 			t.Errorf("%s: labels %v", name, class.Labels)
 		}

@@ -6,10 +6,10 @@
 package admission
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -18,11 +18,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/client-go/kubernetes/scheme"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/policies/apiserver"
 )
 
@@ -99,9 +100,7 @@ func newServerWith(t testing.TB, with []runtime.Object, without ...string) *serv
 	)
 	for _, policy := range policies(t) {
 		accessor, err := meta.Accessor(policy)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		if !slices.Contains(without, accessor.GetName()) {
 			objects = append(objects, policy)
 		}
@@ -109,16 +108,12 @@ func newServerWith(t testing.TB, with []runtime.Object, without ...string) *serv
 	// A shared server outlives the test that asks for it first.
 	never := make(chan struct{})
 	plugins, err := apiserver.New(never, objects, authorizer.AuthorizerFunc(authorize))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	s := &server{plugins}
-	if err := plugins.Await(t.Context(), func() error {
-		_, err := s.create(pod("probe", nil, limited("c", "mem 1")))
+	expect.NoError(t, plugins.Await(t.Context(), func() error {
+		_, err := s.create(podFor("mem 1"))
 		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return s
 }
 
@@ -128,13 +123,9 @@ func newServerWith(t testing.TB, with []runtime.Object, without ...string) *serv
 func policies(t testing.TB) []runtime.Object {
 	t.Helper()
 	files, err := filepath.Glob("testdata/deployments/manifests/admission/*.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	bounds, err := filepath.Glob("testdata/deployments/manifests/policy-*.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	files = append(append(files, bounds...),
 		// It is for namespaces with its label alone.
 		"testdata/deployments/options/share-limit/policy.yaml",
@@ -160,9 +151,7 @@ func decoded(t testing.TB, files ...string) []runtime.Object {
 			continue
 		}
 		read, err := apiserver.Decode(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		objects = append(objects, read...)
 	}
 	return objects
@@ -175,57 +164,57 @@ func (s *server) create(p *corev1.Pod) (*corev1.Pod, error) {
 
 // createBy is what becomes of a new pod that a user writes.
 func (s *server) createBy(username string, p *corev1.Pod) (*corev1.Pod, error) {
-	return admitted(context.Background(), s, &user.DefaultInfo{Name: username}, p, nil, "Pod", podsResource)
+	return admitted(context.Background(), s, &user.DefaultInfo{Name: username}, p, nil)
 }
 
 // update is what becomes of a change of a pod.
 func (s *server) update(old, p *corev1.Pod) (*corev1.Pod, error) {
-	return admitted(context.Background(), s, somebody, p, old, "Pod", podsResource)
+	return admitted(context.Background(), s, somebody, p, old)
 }
 
-var podsResource = corev1.SchemeGroupVersion.WithResource("pods")
-
 // admitted returns what admission makes of an object that a user creates, or writes over an old one.
-func admitted[T interface {
-	comparable
-	runtime.Object
-}](ctx context.Context, s *server, who user.Info, object, old T, kind string,
-	resource schema.GroupVersionResource) (T, error) {
+func admitted[T runtime.Object](ctx context.Context, s *server, who user.Info, object, old T) (T, error) {
 	var none T
-	var before runtime.Object
-	operation := admission.Create
-	if old != none {
-		before, operation = old.DeepCopyObject(), admission.Update
-	}
-	request := attributesOf(who, object.DeepCopyObject(), before, kind, resource, "", operation)
+	request := attributesOf(who, object.DeepCopyObject(), old, "")
 	if err := s.Admit(ctx, request); err != nil {
 		return none, err
 	}
 	admitted, ok := request.GetObject().(T)
 	if !ok {
-		return none, fmt.Errorf("a %s became a %T", kind, request.GetObject())
+		return none, fmt.Errorf("a %T became a %T", none, request.GetObject())
 	}
 	return admitted, nil
 }
 
-// validate is what is said of an object that a user writes.
-func (s *server) validate(who user.Info, object, old runtime.Object, kind string,
-	resource schema.GroupVersionResource, operation admission.Operation) error {
-	return s.validateSubresource(who, object, old, kind, resource, "", operation)
+// validate is what is said of an object that a user writes, over the old one if there is one. Without an object, the
+// user deletes the old one.
+func (s *server) validate(who user.Info, object, old runtime.Object) error {
+	return s.validateSubresource(who, object, old, "")
 }
 
-func (s *server) validateSubresource(who user.Info, object, old runtime.Object, kind string,
-	resource schema.GroupVersionResource, subresource string, operation admission.Operation) error {
-	return s.Validate(context.Background(), attributesOf(who, object, old, kind, resource, subresource, operation))
+func (s *server) validateSubresource(who user.Info, object, old runtime.Object, subresource string) error {
+	return s.Validate(context.Background(), attributesOf(who, object, old, subresource))
 }
 
-func attributesOf(who user.Info, object, old runtime.Object, kind string, resource schema.GroupVersionResource,
-	subresource string, operation admission.Operation) admission.Attributes {
-	// All objects here have metadata.
-	accessor, _ := meta.Accessor(cmp.Or(object, old))
-	return admission.NewAttributesRecord(object, old, resource.GroupVersion().WithKind(kind), accessor.GetNamespace(),
-		accessor.GetName(), resource, subresource, operation, nil, false, who)
+// attributesOf are those of the request that validate is about.
+func attributesOf(who user.Info, object, old runtime.Object, subresource string) admission.Attributes {
+	of, operation := object, admission.Update
+	switch {
+	case absent(object):
+		object, of, operation = nil, old, admission.Delete
+	case absent(old):
+		old, operation = nil, admission.Create
+	}
+	// All objects here have metadata, and a kind with which the scheme begins.
+	accessor, _ := meta.Accessor(of)
+	kinds, _, _ := scheme.Scheme.ObjectKinds(of)
+	resource, _ := meta.UnsafeGuessKindToResource(kinds[0])
+	return admission.NewAttributesRecord(object, old, kinds[0], accessor.GetNamespace(), accessor.GetName(), resource,
+		subresource, operation, nil, false, who)
 }
+
+// absent reports whether there is no object, of whichever type.
+func absent(object runtime.Object) bool { return object == nil || reflect.ValueOf(object).IsNil() }
 
 func named(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelMetadataName: name}}

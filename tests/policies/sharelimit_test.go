@@ -9,6 +9,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 )
 
@@ -17,7 +18,7 @@ import (
 func TestClaimWithoutRequests(t *testing.T) {
 	s := newServer(t)
 	for _, namespace := range []string{team, bounded, boundedTypo, boundedBoth} {
-		if err := s.createClaimIn(namespace, resourceapi.ResourceClaimSpec{}); err != nil {
+		if err := s.createClaim(namespace, resourceapi.DeviceClaim{}); err != nil {
 			t.Errorf("in namespace %s: %v", namespace, err)
 		}
 	}
@@ -78,30 +79,19 @@ func TestOptionShareLimitBoundsCompute(t *testing.T) {
 		"a typo, an administrator":   {admin(exactly("a", "share")), boundedTypo, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var spec resourceapi.ResourceClaimSpec
-			spec.Devices.Requests = []resourceapi.DeviceRequest{test.request}
-			err := s.createClaimIn(test.namespace, spec)
-			checkRefusal(t, test.refused, err)
+			expect.Error(t, s.createClaim(test.namespace, claimed(test.request)), test.refused)
 		})
 	}
 	of := func(labels map[string]string, amounts string) *corev1.Pod {
-		return changed(pod("p", labels, limited("c", amounts)), func(p *corev1.Pod) { p.Namespace = boundedCores })
+		return in(boundedCores, pod("p", labels, limited("c", amounts)))
 	}
 	two := map[string]string{ack.PodLabelCount: "2"}
-	for name, test := range map[string]struct {
-		pod     *corev1.Pod
-		refused string
-	}{
+	s.createEach(t, map[string]newPod{
 		"as much as allowed": {of(nil, "mem 8 core 50"), ""},
 		"no compute":         {of(nil, "mem 80"), ""},
 		"of two GPUs":        {of(two, "mem 16 core 100"), ""},
 		"more": {of(nil, "mem 1 core 100"), "container c asks for aliyun.com/gpu-core.percentage 100, and namespace " +
 			"bounded-cores is allowed shares of 50 percent of a GPU at most (label gpu.aliyun.com/max-share-cores)"},
 		"more of two GPUs": {of(two, "mem 2 core 120"), "aliyun.com/gpu-core.percentage 120 of 2 GPUs, and"},
-	} {
-		t.Run("a pod: "+name, func(t *testing.T) {
-			_, err := s.create(test.pod)
-			checkRefusal(t, test.refused, err)
-		})
-	}
+	})
 }

@@ -16,19 +16,22 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
+
+type sliceSpec = resourceapi.ResourceSliceSpec
 
 func text(s string) resourceapi.DeviceAttribute { return resourceapi.DeviceAttribute{StringValue: &s} }
 
 func number(n int64) resourceapi.DeviceAttribute { return resourceapi.DeviceAttribute{IntValue: &n} }
 
 // slice is a slice as the plugin of node n1 writes it, with a change.
-func slice(change func(*resourceapi.ResourceSliceSpec)) *resourceapi.ResourceSlice {
+func slice(change func(*sliceSpec)) *resourceapi.ResourceSlice {
 	s := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: resourceapi.ResourceSliceSpec{
 		Driver: "gpu.aliyun.com", NodeName: ptr.To("n1"),
 		Pool: resourceapi.ResourcePool{Name: "n1/gpu", Generation: 1, ResourceSliceCount: 1},
@@ -52,17 +55,17 @@ func slice(change func(*resourceapi.ResourceSliceSpec)) *resourceapi.ResourceSli
 }
 
 func withoutAttribute(name resourceapi.QualifiedName) *resourceapi.ResourceSlice {
-	return slice(func(s *resourceapi.ResourceSliceSpec) { delete(s.Devices[0].Attributes, name) })
+	return slice(func(s *sliceSpec) { delete(s.Devices[0].Attributes, name) })
 }
 
 func withAttribute(name resourceapi.QualifiedName, value resourceapi.DeviceAttribute) *resourceapi.ResourceSlice {
-	return slice(func(s *resourceapi.ResourceSliceSpec) { s.Devices[0].Attributes[name] = value })
+	return slice(func(s *sliceSpec) { s.Devices[0].Attributes[name] = value })
 }
 
 // manyDevices is a slice with so many of one device, which differ in their names, each with as many attributes as the
 // API takes: what the policy costs must not refuse it.
 func manyDevices(n int) *resourceapi.ResourceSlice {
-	return slice(func(s *resourceapi.ResourceSliceSpec) {
+	return slice(func(s *sliceSpec) {
 		for i := len(s.Devices[0].Attributes); i < resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice-1; i++ {
 			s.Devices[0].Attributes[resourceapi.QualifiedName(fmt.Sprintf("more%d", i))] = text("")
 		}
@@ -75,7 +78,7 @@ func manyDevices(n int) *resourceapi.ResourceSlice {
 }
 
 // linkedSet has the device be of two GPUs, with what such devices have.
-func linkedSet(s *resourceapi.ResourceSliceSpec) {
+func linkedSet(s *sliceSpec) {
 	a := s.Devices[0].Attributes
 	for _, name := range []resourceapi.QualifiedName{"uuid", "index", "minor"} {
 		delete(a, name)
@@ -83,13 +86,13 @@ func linkedSet(s *resourceapi.ResourceSliceSpec) {
 	a["gpuCount"], a["members"] = number(2), text("0,1")
 }
 
-func consumes(s *resourceapi.ResourceSliceSpec) {
+func consumes(s *sliceSpec) {
 	s.Devices[0].ConsumesCounters = []resourceapi.DeviceCounterConsumption{{CounterSet: "none",
 		Counters: map[string]resourceapi.Counter{"x": {Value: resource.MustParse("1")}}}}
 }
 
 func withMemory(value string) *resourceapi.ResourceSlice {
-	return slice(func(s *resourceapi.ResourceSliceSpec) {
+	return slice(func(s *sliceSpec) {
 		s.Devices[0].Capacity["memory"] = resourceapi.DeviceCapacity{Value: resource.MustParse(value)}
 	})
 }
@@ -98,9 +101,7 @@ func withMemory(value string) *resourceapi.ResourceSlice {
 func documented(t *testing.T) map[resourceapi.QualifiedName]string {
 	t.Helper()
 	page, err := os.ReadFile("testdata/docs/reference.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	types := map[resourceapi.QualifiedName]string{"resource.kubernetes.io/pciBusID": "string",
 		"resource.kubernetes.io/pcieRoot": "string", "resource.kubernetes.io/numaNode": "int"}
 	row := regexp.MustCompile("(?m)^\\| `([A-Za-z]+)` \\| (string|int|version) \\|")
@@ -129,7 +130,7 @@ func TestAttributesAreOfTheirTypes(t *testing.T) {
 			if name == "profile" && kind == want {
 				object = withAttribute(name, text("1g.10gb"))
 			}
-			err := s.validate(plugin, object, nil, "ResourceSlice", slicesResource, admission.Create)
+			err := s.validate(plugin, object, nil)
 			if (err == nil) != (kind == want) || err != nil && !strings.Contains(err.Error(), "of another type") {
 				t.Errorf("%s is a %s, and one of type %s: %v", name, want, kind, err)
 			}
@@ -148,17 +149,17 @@ func TestSlicesOfTheOwnNode(t *testing.T) {
 		mistyped   = "device gpu-0-topology has an attribute of another type"
 		profile    = "the profile of device gpu-0-topology is none of NVIDIA's, such as 1g.10gb+me: '"
 	)
-	elsewhere := slice(func(s *resourceapi.ResourceSliceSpec) { s.NodeName, s.Pool.Name = ptr.To("n2"), "n2/gpu" })
-	inOtherPool := slice(func(s *resourceapi.ResourceSliceSpec) { s.Pool.Name = "n2/gpu" })
+	elsewhere := slice(func(s *sliceSpec) { s.NodeName, s.Pool.Name = ptr.To("n2"), "n2/gpu" })
+	inOtherPool := slice(func(s *sliceSpec) { s.Pool.Name = "n2/gpu" })
 	ofProfile := func(name string) *resourceapi.ResourceSlice {
-		return slice(func(s *resourceapi.ResourceSliceSpec) {
+		return slice(func(s *sliceSpec) {
 			maps.Copy(s.Devices[0].Attributes, map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"mode": text("mig"),
 				"profile": text(name), "profileID": number(9), "parentUUID": text("GPU-0"), "placementStart": number(0),
 				"placementSize": number(1)})
 		})
 	}
 	withdrawn := func(gpus int64) *resourceapi.ResourceSlice {
-		return slice(func(s *resourceapi.ResourceSliceSpec) {
+		return slice(func(s *sliceSpec) {
 			s.Devices[0].Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"mode": text("withdrawn"),
 				"gpuCount": number(gpus)}
 			s.Devices[0].Capacity = nil
@@ -168,41 +169,36 @@ func TestSlicesOfTheOwnNode(t *testing.T) {
 		object, old *resourceapi.ResourceSlice
 		refused     string
 	}{
-		"a slice":         {slice(nil), nil, ""},
-		"without devices": {slice(func(s *resourceapi.ResourceSliceSpec) { s.Devices = nil }), nil, ""},
-		"a change": {slice(func(s *resourceapi.ResourceSliceSpec) { s.Pool.Generation = 2 }), slice(nil),
-			""},
+		"a slice":                     {slice(nil), nil, ""},
+		"without devices":             {slice(func(s *sliceSpec) { s.Devices = nil }), nil, ""},
+		"a change":                    {slice(func(s *sliceSpec) { s.Pool.Generation = 2 }), slice(nil), ""},
 		"a change of an earlier one":  {slice(nil), withoutAttribute("isolation"), ""},
 		"a removal":                   {nil, slice(nil), ""},
 		"a removal from another pool": {nil, inOtherPool, ""},
 		"another node's":              {elsewhere, nil, node},
 		"a change of another node's":  {elsewhere, elsewhere, node},
 		"a removal of another node's": {nil, elsewhere, node},
-		"another driver's": {slice(func(s *resourceapi.ResourceSliceSpec) { s.Driver = "gpu.example.com" }), nil,
-			node},
-		"in another node's pool": {inOtherPool, nil, pool + "n2/gpu"},
-		"in a pool of its own": {slice(func(s *resourceapi.ResourceSliceSpec) { s.Pool.Name = "n1" }), nil, pool +
-			"n1"},
+		"another driver's":            {slice(func(s *sliceSpec) { s.Driver = "gpu.example.com" }), nil, node},
+		"in another node's pool":      {inOtherPool, nil, pool + "n2/gpu"},
+		"in a pool of its own":        {slice(func(s *sliceSpec) { s.Pool.Name = "n1" }), nil, pool + "n1"},
 		"for all nodes": {
-			slice(func(s *resourceapi.ResourceSliceSpec) { s.NodeName, s.AllNodes = nil, ptr.To(true) }), nil, node},
+			slice(func(s *sliceSpec) { s.NodeName, s.AllNodes = nil, ptr.To(true) }), nil, node},
 		"for selected nodes": {
-			slice(func(s *resourceapi.ResourceSliceSpec) { s.NodeName, s.NodeSelector = nil, &corev1.NodeSelector{} }), nil,
+			slice(func(s *sliceSpec) { s.NodeName, s.NodeSelector = nil, &corev1.NodeSelector{} }), nil,
 			node},
 		"for a node per device": {
-			slice(func(s *resourceapi.ResourceSliceSpec) { s.NodeName, s.PerDeviceNodeSelection = nil, ptr.To(true) }), nil,
+			slice(func(s *sliceSpec) { s.NodeName, s.PerDeviceNodeSelection = nil, ptr.To(true) }), nil,
 			node},
-		"no mode":           {withoutAttribute("mode"), nil, incomplete},
-		"no model":          {withoutAttribute("model"), nil, incomplete},
-		"no isolation":      {withoutAttribute("isolation"), nil, incomplete},
-		"no memory":         {withoutAttribute("memoryMiB"), nil, incomplete},
-		"no number of GPUs": {withoutAttribute("gpuCount"), nil, incomplete},
-		"no index":          {withoutAttribute("index"), nil, incomplete},
-		"no UUID":           {withoutAttribute("uuid"), nil, incomplete},
-		"no bandwidth":      {withoutAttribute("nvlinkGBps"), nil, incomplete},
-		"no capacity": {slice(func(s *resourceapi.ResourceSliceSpec) { s.Devices[0].Capacity = nil }), nil,
-			incomplete},
-		"no attributes": {slice(func(s *resourceapi.ResourceSliceSpec) { s.Devices[0].Attributes = nil }), nil,
-			incomplete},
+		"no mode":                      {withoutAttribute("mode"), nil, incomplete},
+		"no model":                     {withoutAttribute("model"), nil, incomplete},
+		"no isolation":                 {withoutAttribute("isolation"), nil, incomplete},
+		"no memory":                    {withoutAttribute("memoryMiB"), nil, incomplete},
+		"no number of GPUs":            {withoutAttribute("gpuCount"), nil, incomplete},
+		"no index":                     {withoutAttribute("index"), nil, incomplete},
+		"no UUID":                      {withoutAttribute("uuid"), nil, incomplete},
+		"no bandwidth":                 {withoutAttribute("nvlinkGBps"), nil, incomplete},
+		"no capacity":                  {slice(func(s *sliceSpec) { s.Devices[0].Capacity = nil }), nil, incomplete},
+		"no attributes":                {slice(func(s *sliceSpec) { s.Devices[0].Attributes = nil }), nil, incomplete},
 		"an attribute twice":           {withAttribute("gpu.aliyun.com/memoryMiB", text("1")), nil, mistyped},
 		"an attribute of Kubernetes'":  {withAttribute("resource.kubernetes.io/pciBusID", text("0000:00:08.0")), nil, ""},
 		"a profile of NVIDIA's":        {ofProfile("1g.24gb+me.all"), nil, ""},
@@ -217,20 +213,19 @@ func TestSlicesOfTheOwnNode(t *testing.T) {
 		"a class's name for a profile": {ofProfile("share"), nil, profile},
 		"a profile and more":           {ofProfile("1g.10gb\n"), nil, "variables.misnamed"},
 		"no profile":                   {ofProfile(""), nil, profile},
-		"the most slices": {slice(func(s *resourceapi.ResourceSliceSpec) { s.Pool.ResourceSliceCount = 40 }), nil,
-			""},
-		"more slices": {slice(func(s *resourceapi.ResourceSliceSpec) { s.Pool.ResourceSliceCount = 41 }), nil,
+		"the most slices":              {slice(func(s *sliceSpec) { s.Pool.ResourceSliceCount = 40 }), nil, ""},
+		"more slices": {slice(func(s *sliceSpec) { s.Pool.ResourceSliceCount = 41 }), nil,
 			"gpu-kubelet-plugin may publish 40 ResourceSlices at most, not 41"},
 		"the most devices": {manyDevices(64), nil, ""},
 		"more devices": {manyDevices(65), nil,
 			"gpu-kubelet-plugin may publish 64 devices in a ResourceSlice at most, not 65"},
 		"a linked set": {slice(linkedSet), nil, ""},
-		"a linked set without members": {slice(func(s *resourceapi.ResourceSliceSpec) {
+		"a linked set without members": {slice(func(s *sliceSpec) {
 			linkedSet(s)
 			delete(s.Devices[0].Attributes, "members")
 		}), nil, incomplete},
 		"counters that nobody has": {slice(consumes), nil, "consumes counters, and its pool has no ResourceSlice for them"},
-		"counters in another slice": {slice(func(s *resourceapi.ResourceSliceSpec) {
+		"counters in another slice": {slice(func(s *sliceSpec) {
 			consumes(s)
 			s.Pool.ResourceSliceCount = 2
 		}), nil, ""},
@@ -240,34 +235,20 @@ func TestSlicesOfTheOwnNode(t *testing.T) {
 		"a GPU that says it withdrawn": {withdrawn(1), nil, incomplete},
 	} {
 		t.Run(name, func(t *testing.T) {
-			object, old, operation := written(test.object, test.old)
 			for _, namespace := range []string{metav1.NamespaceSystem, "other"} {
 				plugin := account(namespace, "gpu-kubelet-plugin", "n1")
-				checkRefusal(t, test.refused, s.validate(plugin, object, old, "ResourceSlice", slicesResource, operation))
+				expect.Error(t, s.validate(plugin, test.object, test.old), test.refused)
 			}
 		})
 	}
 	t.Run("a token of no pod", func(t *testing.T) {
-		err := s.validate(account("other", "gpu-kubelet-plugin", ""), slice(nil), nil, "ResourceSlice", slicesResource,
-			admission.Create)
-		checkRefusal(t, "names no node", err)
+		err := s.validate(account("other", "gpu-kubelet-plugin", ""), slice(nil), nil)
+		expect.Error(t, err, "names no node")
 	})
 	t.Run("another driver's plugin", func(t *testing.T) {
-		err := s.validate(account("other", "nvidia-gpu-kubelet-plugin", "n1"), elsewhere, nil, "ResourceSlice",
-			slicesResource, admission.Create)
-		checkRefusal(t, "", err)
+		err := s.validate(account("other", "nvidia-gpu-kubelet-plugin", "n1"), elsewhere, nil)
+		expect.Error(t, err, "")
 	})
-}
-
-// written is a request that writes a slice over the old one, or makes or removes it where the other is nil.
-func written(object, old *resourceapi.ResourceSlice) (runtime.Object, runtime.Object, admission.Operation) {
-	switch {
-	case object == nil:
-		return nil, old, admission.Delete
-	case old == nil:
-		return object, nil, admission.Create
-	}
-	return object, old, admission.Update
 }
 
 // stored is how the API server would store a slice that somebody creates, by the name that the policies give it or, in
@@ -276,7 +257,7 @@ func (s *server) stored(who user.Info, slice *resourceapi.ResourceSlice, dryRun 
 	error) {
 	attributes := func(of *resourceapi.ResourceSlice) admission.Attributes {
 		return admission.NewAttributesRecord(of, nil, resourceapi.SchemeGroupVersion.WithKind("ResourceSlice"), "", of.Name,
-			slicesResource, "", admission.Create, nil, dryRun, who)
+			resourceapi.SchemeGroupVersion.WithResource("resourceslices"), "", admission.Create, nil, dryRun, who)
 	}
 	objects := admission.NewObjectInterfacesFromScheme(scheme.Scheme)
 	asked := attributes(slice.DeepCopy())
@@ -322,10 +303,10 @@ func TestSlicesOfANodeAreNumbered(t *testing.T) {
 		"a dry run":                {"preflight-", "", 1, true, "preflight-x7f2q", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			created := slice(func(s *resourceapi.ResourceSliceSpec) { s.Pool.ResourceSliceCount = test.of })
+			created := slice(func(s *sliceSpec) { s.Pool.ResourceSliceCount = test.of })
 			created.Name, created.GenerateName = test.name, test.generate
 			stored, err := s.stored(plugin, created, test.dryRun)
-			checkRefusal(t, test.refused, err)
+			expect.Error(t, err, test.refused)
 			if err == nil && stored.Name != test.want {
 				t.Errorf("it is stored as %s, want %s", stored.Name, test.want)
 			}
@@ -335,7 +316,7 @@ func TestSlicesOfANodeAreNumbered(t *testing.T) {
 	earlier, fewer := slice(nil), slice(nil)
 	earlier.Name, fewer.Name = "00003-gpu.aliyun.com-n1-x7f2q", "00001-gpu.aliyun.com-n1"
 	for refused, of := range map[string]*resourceapi.ResourceSlice{"": earlier, refused: fewer} {
-		checkRefusal(t, refused, s.validate(plugin, of, of, "ResourceSlice", slicesResource, admission.Update))
+		expect.Error(t, s.validate(plugin, of, of), refused)
 	}
 }
 
@@ -346,7 +327,7 @@ func TestSlicesOfNodesWithLongNames(t *testing.T) {
 	for _, length := range []int{63, 232} {
 		node := strings.Repeat("n", length)
 		for number, count := range map[string]int64{"00000": 1, "00027": 40} {
-			created := slice(func(s *resourceapi.ResourceSliceSpec) {
+			created := slice(func(s *sliceSpec) {
 				s.NodeName, s.Pool.Name, s.Pool.ResourceSliceCount = &node, node+"/gpu", count
 			})
 			created.Name, created.GenerateName = "", number+"-gpu.aliyun.com-"+node+"-"
@@ -374,11 +355,11 @@ func TestNobodyTakesTheNamesOfANodesSlices(t *testing.T) {
 	const refused = "ResourceSlice 00000-gpu.aliyun.com-n1 has the name of a slice that gpu-kubelet-plugin creates"
 	kubelet := &user.DefaultInfo{Name: "system:node:n2", Groups: []string{user.NodesGroup, user.AllAuthenticated}}
 	of := func(driver, node string) *resourceapi.ResourceSlice {
-		made := slice(func(s *resourceapi.ResourceSliceSpec) { s.Driver, s.NodeName = driver, ptr.To(node) })
+		made := slice(func(s *sliceSpec) { s.Driver, s.NodeName = driver, ptr.To(node) })
 		made.Name = "00000-gpu.aliyun.com-n1"
 		return made
 	}
-	others := slice(func(s *resourceapi.ResourceSliceSpec) { s.Driver = "gpu.example.com" })
+	others := slice(func(s *sliceSpec) { s.Driver = "gpu.example.com" })
 	for name, test := range map[string]struct {
 		who     user.Info
 		object  *resourceapi.ResourceSlice
@@ -392,7 +373,7 @@ func TestNobodyTakesTheNamesOfANodesSlices(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := s.stored(test.who, test.object, false)
-			checkRefusal(t, test.refused, err)
+			expect.Error(t, err, test.refused)
 		})
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/client-go/kubernetes/scheme"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
@@ -25,7 +26,7 @@ import (
 // the API server asks those again that had to do with the pod before.
 func (s *server) createBefore(webhook func(*corev1.Pod), p *corev1.Pod) (*corev1.Pod, error) {
 	got := p.DeepCopy()
-	attributes := attributesOf(somebody, got, nil, "Pod", podsResource, "", admission.Create)
+	attributes := attributesOf(somebody, got, nil, "")
 	objects := admission.NewObjectInterfacesFromScheme(scheme.Scheme)
 	if err := s.Mutating.Admit(context.Background(), attributes, objects); err != nil {
 		return nil, err
@@ -38,12 +39,22 @@ func (s *server) createBefore(webhook func(*corev1.Pod), p *corev1.Pod) (*corev1
 	return got, s.Validate(context.Background(), attributes)
 }
 
+// asksFor has the first container ask for these amounts instead of its own.
+func asksFor(amounts string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.Containers[0].Resources = limited("", amounts).Resources }
+}
+
+// cpuClass is the class by which policies know that dra-driver-cpu is installed.
+func cpuClass() *resourceapi.DeviceClass {
+	return &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: legacy.ClassCPUsMarker,
+		Labels: map[string]string{v1alpha1.LabelCPUClass: legacy.ClassCPUs}}}
+}
+
 // withCPUClass is a server where dra-driver-cpu is installed.
 func withCPUClass(t *testing.T) *server {
 	t.Helper()
 	return shared("with CPUs", func() *server {
-		return newServerWith(t, []runtime.Object{&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{
-			Name: legacy.ClassCPUsMarker, Labels: map[string]string{v1alpha1.LabelCPUClass: legacy.ClassCPUs}}}})
+		return newServerWith(t, []runtime.Object{cpuClass()})
 	})
 }
 
@@ -51,12 +62,9 @@ func withCPUClass(t *testing.T) *server {
 // without are refused, in words that lead to the webhook.
 func TestLimitsThatAWebhookAdds(t *testing.T) {
 	s := newServer(t)
-	limit := func(p *corev1.Pod) {
-		p.Spec.Containers[0].Resources = limited("", "mem 3").Resources
-	}
-	_, err := s.createBefore(limit, pod("p", nil, limited("c", "")))
-	checkRefusal(t, "asks for aliyun.com/gpu-mem and was not given a claim instead", err)
-	checkRefusal(t, "Or did a webhook add the limit, after the policies had looked? Then create the pod with it", err)
+	_, err := s.createBefore(asksFor("mem 3"), podFor(""))
+	expect.Error(t, err, "asks for aliyun.com/gpu-mem and was not given a claim instead")
+	expect.Error(t, err, "Or did a webhook add the limit, after the policies had looked? Then create the pod with it")
 }
 
 // Spark's operator adds the limits of a SparkApplication to pods that Spark has made without: the policies look at
@@ -72,22 +80,18 @@ func TestLimitsThatSparksOperatorAdds(t *testing.T) {
 		"compute": {"mem 3 core 20", "gpushare.core.c.3-20"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			add := func(p *corev1.Pod) { p.Spec.Containers[0].Resources = limited("", test.added).Resources }
-			got, err := s.createBefore(add, ofSpark(limited("c", "")))
+			got, err := s.createBefore(asksFor(test.added), ofSpark(limited("c", "")))
 			if err != nil || template(got) != test.want {
 				t.Errorf("the template is %q (%v), want %q", template(got), err, test.want)
 			}
 		})
 	}
-	odd := func(p *corev1.Pod) { p.Spec.Containers[0].Resources = limited("", "mem 3Gi").Resources }
-	_, err := s.createBefore(odd, ofSpark(limited("c", "")))
-	checkRefusal(t, "aliyun.com/gpu-mem 3Gi of container c is not a plain whole number of GiB", err)
+	_, err := s.createBefore(asksFor("mem 3Gi"), ofSpark(limited("c", "")))
+	expect.Error(t, err, "aliyun.com/gpu-mem 3Gi of container c is not a plain whole number of GiB")
 
 	got, err := s.createBefore(func(*corev1.Pod) {}, ofSpark(limited("c", "")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if other, _ := s.create(pod("p", nil, limited("c", ""))); !equality.Semantic.DeepEqual(got.Spec, other.Spec) ||
+	expect.NoError(t, err)
+	if other, _ := s.create(podFor("")); !equality.Semantic.DeepEqual(got.Spec, other.Spec) ||
 		len(got.Annotations) > 0 {
 		t.Errorf("a pod that asks for no GPU became %v", got)
 	}
@@ -96,13 +100,12 @@ func TestLimitsThatSparksOperatorAdds(t *testing.T) {
 // A policy whose conditions held is asked again.
 func TestWhatAWebhookChanges(t *testing.T) {
 	s := withClaimsForGPUs(t)
-	corrected := func(p *corev1.Pod) { p.Spec.Containers[0].Resources = limited("", "mem 3").Resources }
-	got, err := s.createBefore(corrected, pod("p", nil, limited("c", "mem 3Gi")))
+	got, err := s.createBefore(asksFor("mem 3"), podFor("mem 3Gi"))
 	if err != nil || template(got) != "gpushare.mem.c.3" {
 		t.Errorf("an amount that it corrects: %v, %v", got, err)
 	}
 	named := func(p *corev1.Pod) { p.Spec.SchedulerName = "ack-co-scheduler" }
-	asked := changed(pod("p", nil, limited("c", "")), named)
+	asked := changed(podFor(""), named)
 	if got, err = s.createBefore(named, asked); err != nil || got.Spec.SchedulerName != corev1.DefaultSchedulerName {
 		t.Errorf("a scheduler that it sets back: %v, %v", got, err)
 	}
@@ -135,8 +138,7 @@ func TestCPUsOfContainersThatMove(t *testing.T) {
 		pod  *corev1.Pod
 		want string
 	}{
-		"one": {pod("p", nil, withCPUs("a", "4", "")),
-			"gpushare-cpus-0=gpushare.cpu.a.4 a:gpushare-cpus-0"},
+		"one": {pod("p", nil, withCPUs("a", "4", "")), "gpushare-cpus-0=gpushare.cpu.a.4 a:gpushare-cpus-0"},
 		"two": {pod("p", nil, withCPUs("a", "4", ""), withCPUs("b", "2", "")),
 			"gpushare-cpus-0=gpushare.cpu.a.4 gpushare-cpus-1=gpushare.cpu.b.2 a:gpushare-cpus-0 b:gpushare-cpus-1"},
 		"with a share": {pod("p", nil, withCPUs("a", "4", "mem 3")),
@@ -145,9 +147,7 @@ func TestCPUsOfContainersThatMove(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := s.createBefore(injected, pinned(test.pod))
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			if claims := claimsOf(got); claims != test.want {
 				t.Errorf("its claims are\n%s, want\n%s", claims, test.want)
 			}
@@ -165,15 +165,15 @@ func TestOptionShareLimitBesideCPUs(t *testing.T) {
 	} {
 		p := pinned(podOf(boundedBoth, withCPUs("c", "8", amounts)))
 		got, err := s.createBefore(func(*corev1.Pod) {}, p)
-		checkRefusal(t, refused, err)
+		expect.Error(t, err, refused)
 		if got == nil || !strings.Contains(template(got), "-cpu8.") {
 			t.Errorf("%s: the pod is %v", amounts, got)
 		}
 	}
 	of := map[string]string{"aliyun.com/gpu-count": "2"}
-	p := changed(pinned(pod("p", of, withCPUs("c", "8", "mem 18"))), func(p *corev1.Pod) { p.Namespace = bounded })
+	p := in(bounded, pinned(pod("p", of, withCPUs("c", "8", "mem 18"))))
 	_, err := s.createBefore(func(*corev1.Pod) {}, p)
-	checkRefusal(t, "aliyun.com/gpu-mem 18 of 2 GPUs", err)
+	expect.Error(t, err, "aliyun.com/gpu-mem 18 of 2 GPUs")
 }
 
 // MIG instances are given out by the scheduler, too, and a container that is given one has a claim.
@@ -186,8 +186,8 @@ func TestMIGInstancesAsResources(t *testing.T) {
 	} {
 		named := changed(pod("p", nil, c), func(p *corev1.Pod) { p.Spec.NodeName = "n1" })
 		_, err := s.create(named)
-		checkRefusal(t, "the pod asks for "+profile, err)
-		checkRefusal(t, "names its node in spec.nodeName", err)
+		expect.Error(t, err, "the pod asks for "+profile)
+		expect.Error(t, err, "names its node in spec.nodeName")
 		if _, err := s.create(pod("p", nil, with(c, "NVIDIA_VISIBLE_DEVICES", "all"))); err != nil {
 			t.Errorf("%s, with the variable: %v", name, err)
 		}
@@ -195,5 +195,5 @@ func TestMIGInstancesAsResources(t *testing.T) {
 	none := limited("c", "")
 	none.Resources.Limits[profile] = resource.MustParse("0")
 	_, err := s.create(pod("p", nil, with(none, "NVIDIA_VISIBLE_DEVICES", "all")))
-	checkRefusal(t, "container c sets NVIDIA_VISIBLE_DEVICES and has no claim", err)
+	expect.Error(t, err, "container c sets NVIDIA_VISIBLE_DEVICES and has no claim")
 }

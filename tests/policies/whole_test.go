@@ -7,11 +7,11 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -26,7 +26,7 @@ func inMode(m mode.Mode, kept *bool) *resourceapi.ResourceSlice {
 		IsolationLevel: "none"})
 	d := built.Pools[pool].Slices[0].Devices[0]
 	d.AllowMultipleAllocations = kept
-	return slice(func(s *resourceapi.ResourceSliceSpec) { s.Devices = []resourceapi.Device{d} })
+	return slice(func(s *sliceSpec) { s.Devices = []resourceapi.Device{d} })
 }
 
 // deviceModes are those that Build makes a GPU's device in.
@@ -50,8 +50,7 @@ func TestNoShareIsStoredAsAWholeGPU(t *testing.T) {
 			}
 			of := inMode(m, kept)
 			for _, old := range []*resourceapi.ResourceSlice{nil, slice(nil)} {
-				object, before, operation := written(of, old)
-				checkRefusal(t, want, s.validate(plugin, object, before, "ResourceSlice", slicesResource, operation))
+				expect.Error(t, s.validate(plugin, of, old), want)
 			}
 			asked := of.DeepCopy()
 			asked.ObjectMeta = metav1.ObjectMeta{GenerateName: "preflight-"}
@@ -67,15 +66,12 @@ func TestNoShareIsStoredAsAWholeGPU(t *testing.T) {
 func TestClassesSelectNoShareAsAWholeGPU(t *testing.T) {
 	s := newServer(t)
 	classes, err := deviceclasses.With([]string{"NVIDIA-A10"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	selected := 0
 	for _, m := range deviceModes {
 		for _, kept := range []*bool{nil, ptr.To(true)} {
 			of := inMode(m, kept)
-			if err := s.validate(account("other", "gpu-kubelet-plugin", "n1"), of, nil, "ResourceSlice", slicesResource,
-				admission.Create); err != nil {
+			if err := s.validate(account("other", "gpu-kubelet-plugin", "n1"), of, nil); err != nil {
 				continue
 			}
 			for _, class := range classes {

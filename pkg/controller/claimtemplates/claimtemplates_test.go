@@ -153,8 +153,7 @@ func TestTemplatesComeAndGoWithThePods(t *testing.T) {
 	// One of two pods has ended, the other still needs it.
 	ended := pod("a", "one", three)
 	ended.Status.Phase = corev1.PodSucceeded
-	_, err := s.client.CoreV1().Pods("a").UpdateStatus(t.Context(), ended, metav1.UpdateOptions{})
-	expect.NoError(t, err)
+	apitest.Update(t, s.client, ended)
 	apitest.Delete[*corev1.Pod](t, s.client, "b", "one")
 	s.comesToHave("a/" + three)
 	apitest.Delete[*corev1.Pod](t, s.client, "a", "two")

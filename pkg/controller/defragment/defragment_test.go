@@ -82,13 +82,12 @@ func run(t *testing.T, setting Setting, most int, test func(*site)) {
 func node(name string) []runtime.Object {
 	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-" + name, Model: "V100", MemoryMiB: 16384}}}
 	pool := v1alpha1.PoolName(name)
+	built := devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share, Slots: 20}).Pools[pool]
 	return []runtime.Object{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name},
 		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8"),
 			corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("110")}}},
-		&resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.ResourceSliceSpec{
-			Driver: v1alpha1.DriverName, NodeName: &name, Pool: resourceapi.ResourcePool{Name: pool, ResourceSliceCount: 1},
-			Devices: devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share, Slots: 20}).Pools[pool].Slices[0].
-				Devices}}}
+		&resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: devices.SliceSpec(name, pool, built, built.Slices[0])}}
 }
 
 // pod makes one of a ReplicaSet of the name until the first dash, with a share; it waits where it has no node.

@@ -95,14 +95,11 @@ func (s *site) publish(node, model string, m mode.Mode) {
 // publishMachine makes a node publish a machine's GPUs in a mode.
 func (s *site) publishMachine(node string, m mode.Mode, machine *gpu.Machine) {
 	s.t.Helper()
-	client, name := s.client.ResourceV1().ResourceSlices(), v1alpha1.PoolName(node)
-	_ = client.Delete(s.t.Context(), node, metav1.DeleteOptions{})
-	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: resourceapi.ResourceSliceSpec{
-		Driver: v1alpha1.DriverName, NodeName: &node, Pool: resourceapi.ResourcePool{Name: name, ResourceSliceCount: 1},
-		Devices: devices.Build(machine, devices.Options{Pool: name, Mode: m, Slots: 20}).Pools[name].Slices[0].Devices,
-	}}
-	_, err := client.Create(s.t.Context(), slice, metav1.CreateOptions{})
-	expect.NoError(s.t, err)
+	name := v1alpha1.PoolName(node)
+	_ = s.client.ResourceV1().ResourceSlices().Delete(s.t.Context(), node, metav1.DeleteOptions{})
+	pool := devices.Build(machine, devices.Options{Pool: name, Mode: m, Slots: 20}).Pools[name]
+	apitest.Create(s.t, s.client, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: node},
+		Spec: devices.SliceSpec(node, name, pool, pool.Slices[0])})
 }
 
 func (s *site) pass(d time.Duration) { s.clock.SetTime(s.clock.Now().Add(d)) }
@@ -250,46 +247,28 @@ func TestClassesThatAreNamedStay(t *testing.T) {
 // name makes a claim or a template, and returns what removes it.
 func (s *site) name(kind string, spec resourceapi.ResourceClaimSpec) (drop func()) {
 	s.t.Helper()
-	ctx := s.t.Context()
 	meta := metav1.ObjectMeta{Namespace: "team", Name: "x"}
-	var err error
 	if kind == "claim" {
-		_, err = s.client.ResourceV1().ResourceClaims("team").Create(ctx,
-			&resourceapi.ResourceClaim{ObjectMeta: meta, Spec: spec}, metav1.CreateOptions{})
-	} else {
-		template := &resourceapi.ResourceClaimTemplate{ObjectMeta: meta,
-			Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec}}
-		_, err = s.client.ResourceV1().ResourceClaimTemplates("team").Create(ctx, template, metav1.CreateOptions{})
+		apitest.Create(s.t, s.client, &resourceapi.ResourceClaim{ObjectMeta: meta, Spec: spec})
+		return func() { apitest.Delete[*resourceapi.ResourceClaim](s.t, s.client, "team", "x") }
 	}
-	expect.NoError(s.t, err)
-	return func() {
-		s.t.Helper()
-		var err error
-		if kind == "claim" {
-			err = s.client.ResourceV1().ResourceClaims("team").Delete(ctx, "x", metav1.DeleteOptions{})
-		} else {
-			err = s.client.ResourceV1().ResourceClaimTemplates("team").Delete(ctx, "x", metav1.DeleteOptions{})
-		}
-		expect.NoError(s.t, err)
-	}
+	apitest.Create(s.t, s.client, &resourceapi.ResourceClaimTemplate{ObjectMeta: meta,
+		Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec}})
+	return func() { apitest.Delete[*resourceapi.ResourceClaimTemplate](s.t, s.client, "team", "x") }
 }
 
 func TestClassesAreRepairedAndMadeAgain(t *testing.T) {
 	s := newSite(t)
-	classes := s.client.ResourceV1().DeviceClasses()
 	s.publish("a", "NVIDIA-A10", mode.Share)
 	s.sync()
-	expect.NoError(t, classes.Delete(t.Context(), "nvidia-a10.gpu.aliyun.com", metav1.DeleteOptions{}))
-	broken, err := classes.Get(t.Context(), "share.nvidia-a10.gpu.aliyun.com", metav1.GetOptions{})
-	expect.NoError(t, err)
+	apitest.Delete[*resourceapi.DeviceClass](t, s.client, "", "nvidia-a10.gpu.aliyun.com")
+	broken := apitest.Get[*resourceapi.DeviceClass](t, s.client, "", "share.nvidia-a10.gpu.aliyun.com")
 	want := broken.Spec.DeepCopy()
 	broken.Spec.Selectors = nil
-	_, err = classes.Update(t.Context(), broken, metav1.UpdateOptions{})
-	expect.NoError(t, err)
+	apitest.Update(t, s.client, broken)
 	s.sync()
 	s.has("nvidia-a10", "share.nvidia-a10")
-	repaired, err := classes.Get(t.Context(), broken.Name, metav1.GetOptions{})
-	expect.NoError(t, err)
+	repaired := apitest.Get[*resourceapi.DeviceClass](t, s.client, "", broken.Name)
 	expect.Equal(t, want, &repaired.Spec, "repaired")
 }
 

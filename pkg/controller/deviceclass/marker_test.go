@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
@@ -61,8 +62,7 @@ func TestMarkerFollowsTheClassOfCPUs(t *testing.T) {
 		}
 		of := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: legacy.ClassCPUs},
 			Spec: resourceapi.DeviceClassSpec{Selectors: selector("first"), ExtendedResourceName: ptr.To("example.com/cpu")}}
-		of, err := classes.Create(ctx, of, metav1.CreateOptions{})
-		expect.NoError(t, err)
+		apitest.Create(t, client, of)
 		made := marker()
 		if made == nil {
 			t.Fatal("none was made when the driver's class came")
@@ -73,16 +73,14 @@ func TestMarkerFollowsTheClassOfCPUs(t *testing.T) {
 		}
 		expect.Equal(t, resourceapi.DeviceClassSpec{Selectors: selector("first")}, made.Spec, "made")
 		of.Spec.Selectors = selector("second")
-		if of, err = classes.Update(ctx, of, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		apitest.Update(t, client, of)
 		expect.Equal(t, selector("second"), marker().Spec.Selectors, "after a change")
 		// What somebody removes comes back.
-		expect.NoError(t, classes.Delete(ctx, legacy.ClassCPUsMarker, metav1.DeleteOptions{}))
+		apitest.Delete[*resourceapi.DeviceClass](t, client, "", legacy.ClassCPUsMarker)
 		if marker() == nil {
 			t.Error("it was removed, and not made again")
 		}
-		expect.NoError(t, classes.Delete(ctx, of.Name, metav1.DeleteOptions{}))
+		apitest.Delete[*resourceapi.DeviceClass](t, client, "", of.Name)
 		if got := marker(); got != nil {
 			t.Errorf("the driver's class is gone, and it is there: %v", got)
 		}

@@ -18,7 +18,6 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
@@ -48,14 +47,10 @@ func pool(models ...*gpu.GPU) *resourceapi.ResourceSlice {
 		machine.GPUs = append(machine.GPUs, one)
 	}
 	name := v1alpha1.PoolName(nodeName)
-	built := devices.Build(machine, devices.Options{Pool: name, Mode: mode.Share, Slots: 20, Isolation: "none"})
-	return &resourceapi.ResourceSlice{
-		ObjectMeta: metav1.ObjectMeta{Name: "slice"},
-		Spec: resourceapi.ResourceSliceSpec{
-			Driver: v1alpha1.DriverName, NodeName: ptr.To(nodeName), Devices: built.Pools[name].Slices[0].Devices,
-			Pool: resourceapi.ResourcePool{Name: name, Generation: 1, ResourceSliceCount: 1},
-		},
-	}
+	built := devices.Build(machine, devices.Options{Pool: name, Mode: mode.Share, Slots: 20,
+		Isolation: "none"}).Pools[name]
+	return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "slice"},
+		Spec: devices.SliceSpec(nodeName, name, built, built.Slices[0])}
 }
 
 var (
@@ -121,9 +116,7 @@ func (s *site) reconcile(published ...*resourceapi.ResourceSlice) {
 
 func (s *site) node() *corev1.Node {
 	s.t.Helper()
-	node, err := s.client.CoreV1().Nodes().Get(s.t.Context(), nodeName, metav1.GetOptions{})
-	expect.NoError(s.t, err)
-	return node
+	return apitest.Get[*corev1.Node](s.t, s.client, "", nodeName)
 }
 
 // byHand is kubectl label --overwrite.

@@ -186,17 +186,13 @@ func TestDevicesOfNobodyAreAnError(t *testing.T) {
 func site(t *testing.T, v1 bool, pods ...*corev1.Pod) (*reconciler, func() map[string]string) {
 	t.Helper()
 	client := fake.NewClientset()
-	for _, p := range pods {
-		apitest.Create(t, client, p)
-	}
+	apitest.Create(t, client, pods...)
 	a := newReconciler(Config{Cache: cache.New(cache.Options{Client: client}).Reader(), Client: client.CoreV1(), V1: v1})
 	slice := &view.Slice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Node: "n1",
 		GPUs: []view.GPU{{Index: 1, MemoryMiB: 16130}}}
 	expect.NoError(t, a.slices.GetStore().Add(slice))
 	annotations := func() map[string]string {
-		p, err := client.CoreV1().Pods("default").Get(t.Context(), "p", metav1.GetOptions{})
-		expect.NoError(t, err)
-		return p.Annotations
+		return apitest.Get[*corev1.Pod](t, client, "default", "p").Annotations
 	}
 	return a, annotations
 }
@@ -295,14 +291,9 @@ func TestFirstVersionComesWithTheGPU(t *testing.T) {
 	comeToHave(want)
 	pool := v1alpha1.PoolName("n1")
 	machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", Model: "Tesla-V100-SXM2-16GB", MemoryMiB: 16130}}}
-	_, err := client.ResourceV1().ResourceSlices().Create(ctx,
-		&resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: resourceapi.ResourceSliceSpec{
-			Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"),
-			Pool: resourceapi.ResourcePool{Name: pool, ResourceSliceCount: 1},
-			Devices: devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share,
-				Slots: 20}).Pools[pool].Slices[0].Devices,
-		}}, metav1.CreateOptions{})
-	expect.NoError(t, err)
+	built := devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share, Slots: 20}).Pools[pool]
+	apitest.Create(t, client, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s"},
+		Spec: devices.SliceSpec("n1", pool, built, built.Slices[0])})
 	maps.Copy(want, map[string]string{
 		ack.AnnotationV1Index: "0", ack.AnnotationV1Pod: "3", ack.AnnotationV1GPU: "15", ack.AnnotationV1Assigned: "true",
 		ack.AnnotationV1AssumeTime: strconv.FormatInt(allocatedAt.UnixNano(), 10),

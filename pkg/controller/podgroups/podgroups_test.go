@@ -113,9 +113,7 @@ func (s *site) serve(served bool) {
 
 func (s *site) create(pods ...*corev1.Pod) {
 	s.Helper()
-	for _, pod := range pods {
-		apitest.Create(s, s.client, pod)
-	}
+	apitest.Create(s, s.client, pods...)
 	synctest.Wait()
 }
 

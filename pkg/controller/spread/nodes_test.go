@@ -12,11 +12,9 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
-	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
@@ -263,41 +261,31 @@ func TestANodeWithSeveralSlices(t *testing.T) {
 		s.Spec.Devices[0].Name = "gpu-9-share"
 		return s
 	}
-	slices := func(s *site) typedresourcev1.ResourceSliceInterface { return s.client.ResourceV1().ResourceSlices() }
+	appears := func(s *site) { apitest.Create(s, s.client, other()) }
+	goes := func(name string) func(*site) {
+		return func(s *site) { apitest.Delete[*resourceapi.ResourceSlice](s, s.client, "", name) }
+	}
 	for name, test := range map[string]struct {
-		before func(*site) error
-		after  func(*site) error
-		want   *placement.Waiting
+		before, after func(*site)
+		want          *placement.Waiting
 	}{
-		"another is deleted": {func(s *site) error {
-			_, err := slices(s).Create(s.Context(), other(), metav1.CreateOptions{})
-			return err
-		}, func(s *site) error { return slices(s).Delete(s.Context(), "more-of-n", metav1.DeleteOptions{}) }, want},
-		"another comes and goes": {nil, func(s *site) error {
-			if _, err := slices(s).Create(s.Context(), other(), metav1.CreateOptions{}); err != nil {
-				return err
-			}
+		"another is deleted": {appears, goes("more-of-n"), want},
+		"another comes and goes": {nil, func(s *site) {
+			appears(s)
 			time.Sleep(time.Second)
-			return slices(s).Delete(s.Context(), "more-of-n", metav1.DeleteOptions{})
+			goes("more-of-n")(s)
 		}, want},
-		"that of shares is deleted": {nil, func(s *site) error {
-			return slices(s).Delete(s.Context(), "of-n", metav1.DeleteOptions{})
-		}, nil},
-		"shares are spread no more": {nil, func(s *site) error {
-			_, err := slices(s).Update(s.Context(), published("2"), metav1.UpdateOptions{})
-			return err
-		}, nil},
+		"that of shares is deleted": {nil, goes("of-n"), nil},
+		"shares are spread no more": {nil, func(s *site) { apitest.Update(s, s.client, published("2")) }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var options []func(*site)
 			if test.before != nil {
-				options = append(options, func(s *site) {
-					expect.NoError(s, test.before(s))
-				})
+				options = append(options, test.before)
 			}
 			run(t, published("1", behind, behind), []*resourceapi.ResourceClaim{claim(-1, 2, 1)}, nil, func(s *site) {
 				time.Sleep(time.Minute)
-				expect.NoError(s, test.after(s))
+				test.after(s)
 				time.Sleep(time.Minute)
 				apitest.Create(s, s.client, waitingPod(refused))
 				s.told("at once", test.want)

@@ -50,14 +50,9 @@ func publishedBy(node string, gib int64, version string, limits ...gpu.Amount) *
 		}
 	}
 	o := devices.Options{Pool: v1alpha1.PoolName(node), Mode: mode.Share, Slots: 20, Isolation: "none", Limits: held}
-	return &resourceapi.ResourceSlice{
-		ObjectMeta: metav1.ObjectMeta{Name: "of-" + node, ResourceVersion: version},
-		Spec: resourceapi.ResourceSliceSpec{
-			Driver: v1alpha1.DriverName, NodeName: &node,
-			Pool:    resourceapi.ResourcePool{Name: o.Pool, ResourceSliceCount: 1},
-			Devices: devices.Build(machine, o).Pools[o.Pool].Slices[0].Devices,
-		},
-	}
+	pool := devices.Build(machine, o).Pools[o.Pool]
+	return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "of-" + node, ResourceVersion: version},
+		Spec: devices.SliceSpec(node, o.Pool, pool, pool.Slices[0])}
 }
 
 // What a GPU offers that is ahead, or behind.
@@ -98,9 +93,8 @@ func holding(device string, gib ...int) *resourceapi.ResourceClaim {
 				Request: "r", Driver: v1alpha1.DriverName, Pool: v1alpha1.PoolName("n"), Device: device,
 				ShareID: ptr.To(types.UID(fmt.Sprintf("share-%d", i))),
 				ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{
-					v1alpha1.CapMemory: resource.MustParse(
-						fmt.Sprintf("%dGi", units),
-					), v1alpha1.CapSlots: resource.MustParse("1"),
+					v1alpha1.CapMemory: resource.MustParse(fmt.Sprintf("%dGi", units)),
+					v1alpha1.CapSlots:  resource.MustParse("1"),
 				},
 			})
 	}
@@ -165,17 +159,11 @@ func run(t *testing.T, slice *resourceapi.ResourceSlice, claims []*resourceapi.R
 		for _, option := range options {
 			option(s)
 		}
-		for _, pod := range pods {
-			apitest.Create(t, s.client, pod)
-		}
-		for _, c := range claims {
-			apitest.Create(t, s.client, c)
-		}
+		apitest.Create(t, s.client, pods...)
+		apitest.Create(t, s.client, claims...)
 		all, err := deviceclasses.Modes()
 		expect.NoError(t, err)
-		for _, class := range all {
-			apitest.Create(t, s.client, class)
-		}
+		apitest.Create(t, s.client, all...)
 		running := s.start(ctx)
 		test(s)
 		cancel()

@@ -26,9 +26,7 @@ func TestSharesBesideDevicesOfOthers(t *testing.T) {
 			Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
 				Expression: `device.driver == "nic.example.com"`}}}}}
 		everything := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "any"}}
-		for _, c := range []*resourceapi.DeviceClass{c, everything} {
-			apitest.Create(s, s.client, c)
-		}
+		apitest.Create(s, s.client, c, everything)
 	}
 	other := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "d", UID: "nics"}}
 	other.Spec.Devices.Requests = []resourceapi.DeviceRequest{nic("nic")}

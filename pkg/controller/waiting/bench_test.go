@@ -125,16 +125,24 @@ func clusterOf(ctx context.Context, b testing.TB, m mode.Mode, nodes int) *Nomin
 				Spec: devices.SliceSpec(name, pool, built, slice)})
 		}
 	}
+	n := nominating(ctx, b, objects)
+	expect.NoError(b, n.refresh(ctx))
+	return n
+}
+
+// nominating returns what nominates nodes in a cluster with these objects.
+func nominating(ctx context.Context, b testing.TB, objects []runtime.Object) *Nominator {
+	b.Helper()
 	client := fake.NewClientset(objects...)
 	known := cache.New(cache.Options{Client: client})
 	reader := known.Reader()
 	n := New(Config{Cache: reader, Client: client.ResourceV1(), Engine: scheduling.NewEngine(scheduling.ExpressionsMost),
 		Events: report.New(record.NewFakeRecorder(0), clock.RealClock{}), Clock: clock.RealClock{},
-		Nominations: &Nominations{Client: client.ResourceV1(), Pods: client.CoreV1(), Placement: score.Best}}).nominator
+		Nominations: &Nominations{Client: client.ResourceV1(), Pods: client.CoreV1(), Placement: score.Best,
+			Outcome: func(Outcome) {}}}).nominator
 	go known.Run(ctx)
 	if synced, err := reader.WaitForSync(ctx, "waiting", 0); !synced || err != nil {
 		b.Fatal("not synced", err)
 	}
-	expect.NoError(b, n.refresh(ctx))
 	return n
 }

@@ -48,14 +48,11 @@ func dear() resourceapi.ResourceClaimSpec {
 // pinnedOn checks to which node a pod is pinned; empty means none.
 func (s *site) pinnedOn(when, name, node string) {
 	s.Helper()
-	synctest.Wait()
-	pod, err := s.client.CoreV1().Pods("ns").Get(s.Context(), name, metav1.GetOptions{})
-	expect.NoError(s, err)
 	var want *corev1.Affinity
 	if node != "" {
 		want = scheduling.PinnedTo(node, nil)
 	}
-	expect.Equal(s, want, pod.Spec.Affinity, "%s: the affinity of pod %s", when, name)
+	expect.Equal(s, want, s.podNow(name).Spec.Affinity, "%s: the affinity of pod %s", when, name)
 }
 
 // toldOnce checks the Events since the last time.
@@ -114,7 +111,7 @@ func TestDearPodsWaitForANodeThatIsSearchedInTime(t *testing.T) {
 		s.at("on a node without room", "p", v1alpha1.GateCostlyClaims)
 		s.toldOnce("on a node without room", "no node has room for the pod's GPUs and lets the scheduler finish its search")
 
-		expect.NoError(s, s.client.CoreV1().Pods("ns").Delete(s.Context(), "holder", metav1.DeleteOptions{}))
+		apitest.Delete[*corev1.Pod](s, s.client, "ns", "holder")
 		time.Sleep(heldAgain.Most)
 		s.at("with room", "p")
 		s.nominated("with room", "p", "small")
@@ -132,8 +129,8 @@ func TestPodsStayWhileAClaimIsMissing(t *testing.T) {
 		time.Sleep(2 * gateMost)
 		s.at("without its claim", "other", v1alpha1.GateCostlyClaims)
 		s.toldOnce("without its claim", heldForClaim)
-		must(s, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "late"},
-			Spec: claimOf("share.gpu.aliyun.com", "1Gi", 1)}, s.client.ResourceV1().ResourceClaims("ns").Create)
+		apitest.Create(s, s.client, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "late"},
+			Spec: claimOf("share.gpu.aliyun.com", "1Gi", 1)})
 		time.Sleep(heldAgain.Most)
 		s.at("with a cheap one", "other")
 	}, "a")
@@ -187,6 +184,12 @@ func TestPinnedAdvice(t *testing.T) {
 	}
 }
 
+// madeFor is the claim that Kubernetes makes of a template for a pod.
+func madeFor(p *corev1.Pod, spec resourceapi.ResourceClaimSpec) *resourceapi.ResourceClaim {
+	return &resourceapi.ResourceClaim{Spec: spec, ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: p.Name + "-gpu",
+		OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", Name: p.Name, UID: p.UID, Controller: ptr.To(true)}}}}
+}
+
 // What counts is the claim that the scheduler will search for: a template that was made again is another one.
 func TestCostlyGateLooksAtTheClaimThatWasMade(t *testing.T) {
 	run(t, mode.Share, func(s *site) {
@@ -196,14 +199,13 @@ func TestCostlyGateLooksAtTheClaimThatWasMade(t *testing.T) {
 				p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: ptr.To("t")}}
 				p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu",
 					ResourceClaimName: ptr.To(pod + "-gpu")}}
-				must(s, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: pod + "-gpu",
-					OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", Name: pod, UID: p.UID, Controller: ptr.To(true)}}},
-					Spec: spec}, s.client.ResourceV1().ResourceClaims("ns").Create)
+				apitest.Create(s, s.client, madeFor(p, spec))
 			}
 		}
 		cheap := claimOf("share.gpu.aliyun.com", "1Gi", 1)
-		must(s, &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "t"},
-			Spec: resourceapi.ResourceClaimTemplateSpec{Spec: cheap}}, s.client.ResourceV1().ResourceClaimTemplates("ns").Create)
+		apitest.Create(s, s.client, &resourceapi.ResourceClaimTemplate{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "t"},
+			Spec:       resourceapi.ResourceClaimTemplateSpec{Spec: cheap}})
 		s.waits("cheap", cheap, made("cheap", cheap))
 		s.at("with a cheap claim", "cheap")
 		s.waits("dear", cheap, made("dear", dear()))
@@ -220,9 +222,7 @@ func TestCostlyGateWaitsForTheClaimOfATemplate(t *testing.T) {
 		})
 		s.at("without its claim", "p", v1alpha1.GateCostlyClaims)
 		s.toldOnce("without its claim")
-		must(s, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p-gpu",
-			OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", Name: "p", UID: "uid-p", Controller: ptr.To(true)}}},
-			Spec: cheap}, s.client.ResourceV1().ResourceClaims("ns").Create)
+		apitest.Create(s, s.client, madeFor(s.podNow("p"), cheap))
 		s.change("p", func(p *corev1.Pod) {
 			p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu",
 				ResourceClaimName: ptr.To("p-gpu")}}
@@ -239,14 +239,11 @@ func TestCostlyGateBesideAnAllocatedClaim(t *testing.T) {
 		time.Sleep(time.Minute)
 		s.waits("shared", claimOf("share.gpu.aliyun.com", "1Gi", 1), func(p *corev1.Pod) { p.Spec.NodeName = "small" })
 		s.takes("shared", "small", "shared", "gpu-0")
-		claim, err := s.client.ResourceV1().ResourceClaims("ns").Get(s.Context(), "shared", metav1.GetOptions{})
-		if err != nil {
-			s.Fatal(err)
-		}
-		claim.Status.Allocation.NodeSelector = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-			MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn,
-				Values: []string{"small"}}}}}}
-		must(s, claim, s.client.ResourceV1().ResourceClaims("ns").Update)
+		apitest.Change(s, s.client, "ns", "shared", func(claim *resourceapi.ResourceClaim) {
+			claim.Status.Allocation.NodeSelector = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn,
+					Values: []string{"small"}}}}}}
+		})
 		s.waits("p", dear(), atCostlyGate, func(p *corev1.Pod) {
 			p.Spec.ResourceClaims = append(p.Spec.ResourceClaims,
 				corev1.PodResourceClaim{Name: "shared", ResourceClaimName: ptr.To("shared")})

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
@@ -40,10 +41,7 @@ func TestPodsThatAskForCPUsAreToldOfAnOldDriver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {
-				for _, of := range test.slices {
-					_, err := s.client.ResourceV1().ResourceSlices().Create(s.Context(), of, metav1.CreateOptions{})
-					expect.Error(s, err)
-				}
+				apitest.Create(s, s.client, test.slices...)
 				s.create(claimOf(t, "gpushare.mem-cpu8.main.3"), pod(refused))
 				time.Sleep(time.Minute)
 				s.told("after a while", warning+"the GPUs that the pod asks for are free on node n1. CPUs may be missing, "+

@@ -8,9 +8,7 @@ import (
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/gpushare/dra-driver-gpushare/internal/expect"
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/waiting"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -20,8 +18,7 @@ import (
 func (s *site) asksInTooManyWays() {
 	s.Helper()
 	eight := sliceOf(devices.Options{Mode: mode.Share}, slices.Repeat([]int64{23028}, 8)...)
-	_, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), eight, metav1.UpdateOptions{})
-	expect.NoError(s, err)
+	apitest.Update(s, s.client, eight)
 	many := claim("22Gi")
 	for i := range 8 {
 		r := many.Spec.Devices.Requests[0].DeepCopy()

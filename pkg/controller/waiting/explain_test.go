@@ -16,6 +16,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/client-go/tools/record"
@@ -24,6 +25,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
@@ -82,12 +84,9 @@ func sliceOf(o devices.Options, memoryMiB ...int64) *resourceapi.ResourceSlice {
 	}
 	o.Pool, o.Slots = v1alpha1.PoolName("n1"), 20
 	version := fmt.Sprintf("%d-%s-%v", len(memoryMiB), o.Mode, memoryMiB)
+	pool := devices.Build(machine, o).Pools[o.Pool]
 	return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "s", ResourceVersion: version},
-		Spec: resourceapi.ResourceSliceSpec{
-			Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"),
-			Pool:    resourceapi.ResourcePool{Name: o.Pool, ResourceSliceCount: 1},
-			Devices: devices.Build(machine, o).Pools[o.Pool].Slices[0].Devices,
-		}}
+		Spec: devices.SliceSpec("n1", o.Pool, pool, pool.Slices[0])}
 }
 
 // site is an API server with a node with one shared A10, and the controller, in a
@@ -122,10 +121,7 @@ func run(t *testing.T, test func(s *site), nodes ...*corev1.Node) {
 		classes, err := deviceclasses.All()
 		expect.NoError(t, err)
 		client := fake.NewClientset(slice(23028))
-		for _, class := range classes {
-			_, err := client.ResourceV1().DeviceClasses().Create(ctx, class, metav1.CreateOptions{})
-			expect.NoError(t, err)
-		}
+		apitest.Create(t, client, classes...)
 		s := &site{T: t, client: client, recorder: record.NewFakeRecorder(1000), nodes: nodes}
 		running := s.start(ctx)
 		test(s)
@@ -141,10 +137,7 @@ func nodeOf(name string, labels map[string]string) *corev1.Node {
 
 func (s *site) start(ctx context.Context) *sync.WaitGroup {
 	s.Helper()
-	for _, node := range append([]*corev1.Node{nodeOf("n1", map[string]string{"on": "n1"})}, s.nodes...) {
-		_, err := s.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
-		expect.NoError(s, err)
-	}
+	apitest.Create(s, s.client, append([]*corev1.Node{nodeOf("n1", map[string]string{"on": "n1"})}, s.nodes...)...)
 	known := cache.New(cache.Options{Client: s.client})
 	work := waiting.New(waiting.Config{
 		Engine: scheduling.NewEngine(scheduling.ExpressionsMost),
@@ -161,21 +154,16 @@ func (s *site) start(ctx context.Context) *sync.WaitGroup {
 // changeNode changes what n1 is like to pods.
 func (s *site) changeNode(change func(*corev1.NodeSpec)) {
 	s.Helper()
-	node, err := s.client.CoreV1().Nodes().Get(s.Context(), "n1", metav1.GetOptions{})
-	expect.NoError(s, err)
-	change(&node.Spec)
-	node.ResourceVersion += "+"
-	_, err = s.client.CoreV1().Nodes().Update(s.Context(), node, metav1.UpdateOptions{})
-	expect.NoError(s, err)
+	apitest.Change(s, s.client, "", "n1", func(node *corev1.Node) {
+		change(&node.Spec)
+		node.ResourceVersion += "+"
+	})
 }
 
 // create makes a claim and a pod that waits for it.
 func (s *site) create(c *resourceapi.ResourceClaim, p *corev1.Pod) {
 	s.Helper()
-	_, err := s.client.ResourceV1().ResourceClaims("ns").Create(s.Context(), c, metav1.CreateOptions{})
-	expect.NoError(s, err)
-	_, err = s.client.CoreV1().Pods("ns").Create(s.Context(), p, metav1.CreateOptions{})
-	expect.NoError(s, err)
+	apitest.Create[runtime.Object](s, s.client, c, p)
 }
 
 // told checks that the Events until now are these, as "Warning REASON message".
@@ -213,18 +201,15 @@ func TestChangesAreTold(t *testing.T) {
 			"(memory: asked 22Gi, largest free 0 on gpu-0)"
 		time.Sleep(time.Minute)
 		s.told("with a GPU of the size", busy)
-		_, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), slice(16130),
-			metav1.UpdateOptions{})
-		expect.NoError(s, err)
+		apitest.Update(s, s.client, slice(16130))
 		time.Sleep(time.Minute)
 		s.told("with a smaller one", warning+never+"request gpu: 22Gi of memory asked for; the largest GPU that matches "+
 			"has 15Gi (node n1, NVIDIA-A10)")
-		expect.NoError(s, s.client.ResourceV1().DeviceClasses().Delete(s.Context(), "share.gpu.aliyun.com",
-			metav1.DeleteOptions{}))
+		apitest.Delete[*resourceapi.DeviceClass](s, s.client, "", "share.gpu.aliyun.com")
 		time.Sleep(time.Minute)
 		s.told("without the class", warning+"request gpu: DeviceClass share.gpu.aliyun.com does not exist; there are GPUs "+
 			"in the mode share")
-		expect.NoError(s, s.client.CoreV1().Pods("ns").Delete(s.Context(), "p", metav1.DeleteOptions{}))
+		apitest.Delete[*corev1.Pod](s, s.client, "ns", "p")
 		time.Sleep(time.Hour)
 		s.told("when the pod is gone")
 	})
@@ -264,9 +249,7 @@ func TestPodsAsOnACKAreToldInItsWords(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {
-				_, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), sliceIn(test.mode, 23028),
-					metav1.UpdateOptions{})
-				expect.NoError(s, err)
+				apitest.Update(s, s.client, sliceIn(test.mode, 23028))
 				test.claim.Labels = map[string]string{v1alpha1.LabelLegacy: "true"}
 				s.hold(sliceIn(test.mode, 23028))
 				s.create(test.claim, pod(refused))
@@ -277,8 +260,6 @@ func TestPodsAsOnACKAreToldInItsWords(t *testing.T) {
 	}
 }
 
-// asking is a pod without claims whose container asks for resources, as most published
-// manifests do.
 // A share and a whole GPU: a node has one or the other, but for one in mode dynamic.
 func TestPodsThatAskForAShareAndAWholeGPUAreTold(t *testing.T) {
 	run(t, func(s *site) {
@@ -295,6 +276,8 @@ func TestPodsThatAskForAShareAndAWholeGPUAreTold(t *testing.T) {
 	})
 }
 
+// asking is a pod without claims whose container asks for resources, as most published
+// manifests do.
 func asking(said string, resources ...string) *corev1.Pod {
 	p := pod(said)
 	p.Spec.ResourceClaims = nil
@@ -342,9 +325,7 @@ func TestPodsWithoutClaimsAreTold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {
-				_, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(), sliceIn(test.mode, 23028),
-					metav1.UpdateOptions{})
-				expect.NoError(s, err)
+				apitest.Update(s, s.client, sliceIn(test.mode, 23028))
 				s.hold(sliceIn(test.mode, 23028))
 				s.create(claim("1Gi"), test.pod)
 				time.Sleep(time.Minute)

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/internal/expect"
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/waiting"
 )
@@ -37,9 +37,7 @@ func (s *site) hold(published *resourceapi.ResourceSlice) {
 		}
 		held.Status.Allocation.Devices.Results = append(held.Status.Allocation.Devices.Results, result)
 	}
-	_, err := s.client.ResourceV1().ResourceClaims("other").Create(s.Context(), held,
-		metav1.CreateOptions{})
-	expect.NoError(s, err)
+	apitest.Create(s, s.client, held)
 }
 
 const (
@@ -64,8 +62,7 @@ func TestPodsWhoseGPUsStayFreeAreToldThatSomethingElseIsMissing(t *testing.T) {
 		s.hold(slice(23028))
 		time.Sleep(2 * time.Minute)
 		s.told("when others have it", full+zero)
-		expect.NoError(s, s.client.ResourceV1().ResourceClaims("other").Delete(s.Context(), "held",
-			metav1.DeleteOptions{}))
+		apitest.Delete[*resourceapi.ResourceClaim](s, s.client, "other", "held")
 		// The next look is RepeatAfter the last.
 		time.Sleep(3*time.Minute + 30*time.Second)
 		s.told("when it is free again")
@@ -99,9 +96,7 @@ func TestPodsAreToldWithoutTheNearestBeforeLong(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		s.told("when there is time", full+zero)
 		s.slow.Store(int64(3 * time.Second))
-		p := pod(refused + " And so on.")
-		_, err := s.client.CoreV1().Pods("ns").Update(s.Context(), p, metav1.UpdateOptions{})
-		expect.NoError(s, err)
+		apitest.Update(s, s.client, pod(refused+" And so on."))
 		time.Sleep(time.Minute)
 		s.told("when there is none again, and it has been told more")
 	})
@@ -138,9 +133,7 @@ func TestPodsThatAskForDevicesOfOthersAreNotToldThatTakenGPUsAreFree(t *testing.
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {
-				class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: netClass}}
-				_, err := s.client.ResourceV1().DeviceClasses().Create(s.Context(), class, metav1.CreateOptions{})
-				expect.NoError(s, err)
+				apitest.Create(s, s.client, &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: netClass}})
 				if test.held {
 					s.hold(slice(23028))
 				}
@@ -148,9 +141,7 @@ func TestPodsThatAskForDevicesOfOthersAreNotToldThatTakenGPUsAreFree(t *testing.
 				for _, more := range test.claims[1:] {
 					p.Spec.ResourceClaims = append(p.Spec.ResourceClaims, corev1.PodResourceClaim{Name: more.Name,
 						ResourceClaimName: ptr.To(more.Name)})
-					_, err := s.client.ResourceV1().ResourceClaims("ns").Create(s.Context(), more,
-						metav1.CreateOptions{})
-					expect.NoError(s, err)
+					apitest.Create(s, s.client, more)
 				}
 				s.create(test.claims[0], p)
 				time.Sleep(time.Minute)
@@ -189,8 +180,7 @@ func TestPodsAreNotToldOfNodesThatTheyExclude(t *testing.T) {
 		other := slice(23028)
 		other.Name, other.ResourceVersion, other.Spec.NodeName = "other", "other", ptr.To("n2")
 		other.Spec.Pool.Name = v1alpha1.PoolName("n2")
-		_, err := s.client.ResourceV1().ResourceSlices().Create(s.Context(), other, metav1.CreateOptions{})
-		expect.NoError(s, err)
+		apitest.Create(s, s.client, other)
 		s.hold(slice(23028))
 		p := pod(refused)
 		p.Spec.NodeSelector = map[string]string{"on": "n1"}
@@ -201,7 +191,8 @@ func TestPodsAreNotToldOfNodesThatTheyExclude(t *testing.T) {
 	}, nodeOf("n2", map[string]string{"on": "n2"}))
 }
 
-// One pod of a gang is told for all, and another when that one is gone.
+// One pod of a gang whose own GPUs are free, and which waits for the others, is told for all, and another when that one
+// is gone.
 func TestOnePodOfAGangIsTold(t *testing.T) {
 	run(t, func(s *site) {
 		const waits = "the GPUs that the pod asks for are free on node n1, but its gang (PodGroup train) is placed " +
@@ -216,28 +207,14 @@ func TestOnePodOfAGangIsTold(t *testing.T) {
 		for _, name := range []string{"q", "r"} {
 			// One after the other.
 			time.Sleep(time.Second)
-			_, err := s.client.CoreV1().Pods("ns").Create(s.Context(), member(name), metav1.CreateOptions{})
-			expect.NoError(s, err)
+			apitest.Create(s, s.client, member(name))
 		}
 		time.Sleep(time.Minute)
 		s.told("after a while", warning+waits+"p reports whether they do")
-		expect.NoError(s, s.client.CoreV1().Pods("ns").Delete(s.Context(), "p", metav1.DeleteOptions{}))
+		apitest.Delete[*corev1.Pod](s, s.client, "ns", "p")
 		time.Sleep(waiting.RepeatAfter)
 		s.told("when the first is gone", warning+waits+"q reports whether they do")
 		time.Sleep(time.Minute)
 		s.told("later")
-	})
-}
-
-// A pod of a gang whose own GPUs are free waits for the others.
-func TestPodsOfGangsAreToldThatTheOthersLackRoom(t *testing.T) {
-	run(t, func(s *site) {
-		p := pod(refused)
-		p.Spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("train")}
-		s.create(claim("22Gi"), p)
-		time.Sleep(time.Minute)
-		s.told("after a while", warning+"the GPUs that the pod asks for are free on node n1, but its gang (PodGroup train) "+
-			"is placed only when enough of its pods find room at once: kubectl inspect cgpu explain pod/p reports whether "+
-			"they do")
 	})
 }

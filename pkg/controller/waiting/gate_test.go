@@ -41,11 +41,8 @@ func gated(others ...string) func(*corev1.Pod) {
 // gatesOf are the names of the gates that a pod is at.
 func (s *site) gatesOf(name string) []string {
 	s.Helper()
-	synctest.Wait()
-	pod, err := s.client.CoreV1().Pods("ns").Get(s.Context(), name, metav1.GetOptions{})
-	expect.NoError(s, err)
 	var names []string
-	for _, gate := range pod.Spec.SchedulingGates {
+	for _, gate := range s.podNow(name).Spec.SchedulingGates {
 		names = append(names, gate.Name)
 	}
 	return names

@@ -15,7 +15,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
-	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -27,8 +26,7 @@ func (s *site) closes(pool string) {
 	rule := &resourceapi.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: "repair"}}
 	rule.Spec.DeviceSelector = &resourceapi.DeviceTaintSelector{Driver: ptr.To(v1alpha1.DriverName), Pool: &pool}
 	rule.Spec.Taint = resourceapi.DeviceTaint{Key: "repair", Effect: resourceapi.DeviceTaintEffectNoSchedule}
-	_, err := s.client.ResourceV1().DeviceTaintRules().Create(s.Context(), rule, metav1.CreateOptions{})
-	expect.NoError(s, err)
+	apitest.Create(s, s.client, rule)
 }
 
 // A GPU that a rule closes is not free.
@@ -39,7 +37,7 @@ func TestGPUsThatRulesCloseAreNotFree(t *testing.T) {
 		time.Sleep(3 * time.Minute)
 		s.told("while the rule is there", warning+"the GPUs that the pod asks for take no new claims: DeviceTaintRules "+
 			"close them. Nearest: node n1 (taint repair: gpu-0)")
-		expect.NoError(s, s.client.ResourceV1().DeviceTaintRules().Delete(s.Context(), "repair", metav1.DeleteOptions{}))
+		apitest.Delete[*resourceapi.DeviceTaintRule](s, s.client, "", "repair")
 		time.Sleep(8 * time.Minute)
 		s.told("when it is gone", yetWaits)
 	})
@@ -80,14 +78,9 @@ func TestGPUsThatTheDriverClosesAreNotPutDownToRules(t *testing.T) {
 				other.Name, other.Spec.NodeName, other.Spec.Pool.Name = "s2", ptr.To("n2"), v1alpha1.PoolName("n2")
 				s.hold(other)
 				if test.claim != all {
-					_, err := s.client.ResourceV1().ResourceSlices().Create(s.Context(), other,
-						metav1.CreateOptions{})
-					expect.NoError(s, err)
+					apitest.Create(s, s.client, other)
 				}
-				_, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(),
-					sliceOf(devices.Options{Mode: mode.Share, GPUTaints: sick}, test.gpus...),
-					metav1.UpdateOptions{})
-				expect.NoError(s, err)
+				apitest.Update(s, s.client, sliceOf(devices.Options{Mode: mode.Share, GPUTaints: sick}, test.gpus...))
 				if test.rule != "" {
 					s.closes(test.rule)
 				}

@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
@@ -63,9 +64,7 @@ func run(t *testing.T, m mode.Mode, test func(s *site), nodes ...string) {
 			outcomes: map[Outcome]int{}}
 		classes, err := deviceclasses.All()
 		expect.NoError(t, err)
-		for _, class := range classes {
-			must(s, class, s.client.ResourceV1().DeviceClasses().Create)
-		}
+		apitest.Create(s, s.client, classes...)
 		for _, name := range nodes {
 			s.node(name, m)
 		}
@@ -73,14 +72,6 @@ func run(t *testing.T, m mode.Mode, test func(s *site), nodes ...string) {
 		test(s)
 		s.stop()
 	})
-}
-
-// must writes an object.
-func must[T, O any](s *site, object T, write func(context.Context, T, O) (T, error)) {
-	s.Helper()
-	var options O
-	_, err := write(s.Context(), object, options)
-	expect.NoError(s, err)
 }
 
 func (s *site) node(name string, m mode.Mode) {
@@ -97,8 +88,9 @@ func (s *site) nodeOf(gpus int, name string, m mode.Mode) {
 			MemoryMiB: 23028})
 	}
 	pool := v1alpha1.PoolName(name)
-	must(s, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"on": name}},
-		Status: corev1.NodeStatus{Allocatable: amounts("16", "64Gi", "110")}}, s.client.CoreV1().Nodes().Create)
+	apitest.Create(s, s.client, &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"on": name}},
+		Status:     corev1.NodeStatus{Allocatable: amounts("16", "64Gi", "110")}})
 	var options []devices.Options
 	for _, served := range m.ServedModes() {
 		options = append(options, devices.Options{Pool: pool, Mode: served, Slots: 20})
@@ -108,8 +100,9 @@ func (s *site) nodeOf(gpus int, name string, m mode.Mode) {
 		built = devices.BuildDynamic(machine, options)
 	}
 	for i, slice := range built.Pools[pool].Slices {
-		must(s, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name + strings.Repeat("-", i)},
-			Spec: devices.SliceSpec(name, pool, built.Pools[pool], slice)}, s.client.ResourceV1().ResourceSlices().Create)
+		apitest.Create(s, s.client, &resourceapi.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: name + strings.Repeat("-", i)},
+			Spec:       devices.SliceSpec(name, pool, built.Pools[pool], slice)})
 	}
 }
 
@@ -171,8 +164,8 @@ func claimOf(class, memory string, count int64) resourceapi.ResourceClaimSpec {
 // waits makes a pod with a claim that asks for so many whole GPUs, or one share.
 func (s *site) waits(name string, spec resourceapi.ResourceClaimSpec, change ...func(*corev1.Pod)) {
 	s.Helper()
-	must(s, &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: spec},
-		s.client.ResourceV1().ResourceClaims("ns").Create)
+	apitest.Create(s, s.client,
+		&resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: spec})
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)},
 		Spec: corev1.PodSpec{
 			ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: ptr.To(name)}},
@@ -182,34 +175,41 @@ func (s *site) waits(name string, spec resourceapi.ResourceClaimSpec, change ...
 	for _, c := range change {
 		c(p)
 	}
-	must(s, p, s.client.CoreV1().Pods("ns").Create)
+	_, err := s.client.CoreV1().Pods("ns").Create(s.Context(), p, metav1.CreateOptions{})
+	expect.NoError(s, err)
 }
 
-// change changes a pod as others do.
+// change changes a pod as others do, by a client: the server keeps who wrote which field.
 func (s *site) change(name string, change func(*corev1.Pod)) {
 	s.Helper()
-	pod, err := s.client.CoreV1().Pods("ns").Get(s.Context(), name, metav1.GetOptions{})
-	expect.NoError(s, err)
+	pod := apitest.Get[*corev1.Pod](s, s.client, "ns", name)
 	change(pod)
 	pod.ResourceVersion += "+"
-	must(s, pod, s.client.CoreV1().Pods("ns").Update)
+	_, err := s.client.CoreV1().Pods("ns").Update(s.Context(), pod, metav1.UpdateOptions{})
+	expect.NoError(s, err)
+}
+
+// podNow is a pod when nothing is under way.
+func (s *site) podNow(name string) *corev1.Pod {
+	s.Helper()
+	synctest.Wait()
+	return apitest.Get[*corev1.Pod](s, s.client, "ns", name)
 }
 
 // takes allocates devices of a node to a claim of a pod.
 func (s *site) takes(claim, node, pod string, taken ...string) {
 	s.Helper()
-	c, err := s.client.ResourceV1().ResourceClaims("ns").Get(s.Context(), claim, metav1.GetOptions{})
-	expect.NoError(s, err)
 	allocation := &resourceapi.AllocationResult{}
 	for _, device := range taken {
 		allocation.Devices.Results = append(allocation.Devices.Results, resourceapi.DeviceRequestAllocationResult{
 			Request: "gpu", Driver: v1alpha1.DriverName, Pool: v1alpha1.PoolName(node), Device: device})
 	}
-	c.Status.Allocation = allocation
-	c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: pod,
-		UID: types.UID("uid-" + pod)}}
-	c.ResourceVersion += "+"
-	must(s, c, s.client.ResourceV1().ResourceClaims("ns").Update)
+	apitest.Change(s, s.client, "ns", claim, func(c *resourceapi.ResourceClaim) {
+		c.Status.Allocation = allocation
+		c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: pod,
+			UID: types.UID("uid-" + pod)}}
+		c.ResourceVersion += "+"
+	})
 }
 
 // holds has a pod run on a node that holds some of its devices.
@@ -225,10 +225,7 @@ func (s *site) holds(node, pod string, taken ...string) {
 // nominationOf is the node that a pod is nominated to, when nothing is under way.
 func (s *site) nominationOf(name string) string {
 	s.Helper()
-	synctest.Wait()
-	pod, err := s.client.CoreV1().Pods("ns").Get(s.Context(), name, metav1.GetOptions{})
-	expect.NoError(s, err)
-	return pod.Status.NominatedNodeName
+	return s.podNow(name).Status.NominatedNodeName
 }
 
 // nominated checks which node a pod is nominated to.

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/internal/expect"
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
@@ -42,12 +42,10 @@ func TestStaticPodsAreTold(t *testing.T) {
 					Status: corev1.PodStatus{Phase: corev1.PodPending},
 				}
 				test.change(p)
-				_, err := s.client.CoreV1().Pods("ns").Create(s.Context(), p, metav1.CreateOptions{})
-				expect.NoError(s, err)
+				apitest.Create(s, s.client, p)
 				s.told("when it comes", test.want...)
 				p.ResourceVersion, p.Labels = "2", map[string]string{"a": "b"}
-				_, err = s.client.CoreV1().Pods("ns").Update(s.Context(), p, metav1.UpdateOptions{})
-				expect.NoError(s, err)
+				apitest.Update(s, s.client, p)
 				s.told("when it changes")
 			})
 		})

@@ -16,19 +16,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/tools/record"
-	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
-	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -103,17 +97,7 @@ func newStream(ctx context.Context, b *testing.B, size int) *stream {
 			Allocatable: amounts(fmt.Sprint(of.cpus), fmt.Sprintf("%dGi", 4*of.cpus), "1000")}})
 		s.nodes = append(s.nodes, streamNode{name: name, shape: i % len(streamShapes)})
 	}
-	client := fake.NewClientset(objects...)
-	known := cache.New(cache.Options{Client: client})
-	reader := known.Reader()
-	s.Nominator = New(Config{Cache: reader, Client: client.ResourceV1(),
-		Engine: scheduling.NewEngine(scheduling.ExpressionsMost), Events: report.New(record.NewFakeRecorder(0),
-			clock.RealClock{}), Clock: clock.RealClock{}, Nominations: &Nominations{Client: client.ResourceV1(),
-			Pods: client.CoreV1(), Placement: score.Best, Outcome: func(Outcome) {}}}).nominator
-	go known.Run(ctx)
-	if synced, err := reader.WaitForSync(ctx, "waiting", 0); !synced || err != nil {
-		b.Fatal("not synced", err)
-	}
+	s.Nominator = nominating(ctx, b, objects)
 	for i := range s.nodes {
 		s.publish(&s.nodes[i])
 	}

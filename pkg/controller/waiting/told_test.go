@@ -23,7 +23,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
-	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -38,8 +37,7 @@ func TestNamespacesAreToldOfSoManyPods(t *testing.T) {
 		}
 		other := asking(refused, "nvidia.com/gpu=1")
 		other.Namespace, other.Name, other.UID = "other", "last", "last"
-		_, err := s.client.CoreV1().Pods("other").Create(s.Context(), other, metav1.CreateOptions{})
-		expect.NoError(s, err)
+		apitest.Create(s, s.client, other)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		expect.Equal(s, 101, len(s.recorder.Events), "Events, 100 of the one namespace and 1 of the other")
@@ -67,17 +65,10 @@ func TestPodsForSeveralGPUsAreToldOfMPS(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {
-				if _, err := s.client.ResourceV1().ResourceSlices().Update(s.Context(),
-					sliceOf(devices.Options{Mode: mode.CGPU, Isolation: test.isolation}, 23028, 23028),
-					metav1.UpdateOptions{}); err != nil {
-					s.Fatal(err)
-				}
-				request, err := legacy.ParseName(test.template)
-				expect.NoError(s, err)
-				s.hold(sliceOf(devices.Options{Mode: mode.CGPU, Isolation: test.isolation}, 23028, 23028))
-				c := claim("1Gi")
-				c.Labels, c.Spec = map[string]string{v1alpha1.LabelLegacy: "true"}, request.Template("ns").Spec.Spec
-				s.create(c, pod(refused))
+				two := sliceOf(devices.Options{Mode: mode.CGPU, Isolation: test.isolation}, 23028, 23028)
+				apitest.Update(s, s.client, two)
+				s.hold(two)
+				s.create(claimOf(t, test.template), pod(refused))
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				got := <-s.recorder.Events

@@ -16,7 +16,7 @@ import (
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/internal/expect"
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
@@ -114,7 +114,7 @@ func TestNominationsCountAtOnce(t *testing.T) {
 		}
 		// The first pod ends: its GPU is free again.
 		was := s.nominationOf("p")
-		expect.NoError(t, s.client.CoreV1().Pods("ns").Delete(t.Context(), "p", metav1.DeleteOptions{}))
+		apitest.Delete[*corev1.Pod](t, s.client, "ns", "p")
 		time.Sleep(3 * time.Second)
 		s.nominated("when one is gone", "none", was)
 	}, "a", "b")
@@ -154,9 +154,9 @@ func TestStrandedGPUsAreTold(t *testing.T) {
 // A share is nominated as a whole GPU is, by templates as by claims.
 func TestSharesOfTemplates(t *testing.T) {
 	run(t, mode.Share, func(s *site) {
-		must(s, &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "t"},
-			Spec: resourceapi.ResourceClaimTemplateSpec{Spec: claimOf(share, "20Gi", 1)}},
-			s.client.ResourceV1().ResourceClaimTemplates("ns").Create)
+		apitest.Create(s, s.client, &resourceapi.ResourceClaimTemplate{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "t"},
+			Spec:       resourceapi.ResourceClaimTemplateSpec{Spec: claimOf(share, "20Gi", 1)}})
 		byTemplate := func(name string) func(*corev1.Pod) {
 			return func(p *corev1.Pod) {
 				p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: ptr.To(name)}}
@@ -234,8 +234,7 @@ func TestWrongNominationsAreTakenBack(t *testing.T) {
 			s.holds("a", "thief", "gpu-1")
 			s.nominated("before the scheduler looked", "p", "a")
 			if other != "" {
-				expect.NoError(t, s.client.ResourceV1().ResourceClaims("ns").Delete(t.Context(), "for-a-while",
-					metav1.DeleteOptions{}))
+				apitest.Delete[*resourceapi.ResourceClaim](t, s.client, "ns", "for-a-while")
 			}
 			s.change("p", refused)
 			time.Sleep(3 * time.Second)

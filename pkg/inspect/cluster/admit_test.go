@@ -27,10 +27,8 @@ import (
 
 // reviewed reports whether the user may create pods.
 func reviewed(client *fake.Clientset, allowed bool) {
-	client.PrependReactor("create", "selfsubjectaccessreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, &authorizationv1.SelfSubjectAccessReview{Status: authorizationv1.SubjectAccessReviewStatus{
-			Allowed: allowed}}, nil
-	})
+	answer(client, "create", "selfsubjectaccessreviews", &authorizationv1.SelfSubjectAccessReview{
+		Status: authorizationv1.SubjectAccessReviewStatus{Allowed: allowed}}, nil)
 }
 
 // admits has admission change pods, or refuse them. Nothing may be created but in dry runs.
@@ -284,9 +282,7 @@ func TestTryingPodsFails(t *testing.T) {
 		client := fake.NewClientset(append(objects(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-b"}},
 			&resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "team-b", Name: "there"}})...)
 		admits(t, client, func(*corev1.Pod) error { return nil })
-		client.PrependReactor("create", resource, func(clienttesting.Action) (bool, runtime.Object, error) {
-			return true, nil, down
-		})
+		answer(client, "create", resource, nil, down)
 		m := wanted()
 		m.Workloads[0].File = "m.yaml"
 		if _, err := (cluster.Reader{Client: client}).PlanInput(t.Context(), m); !errors.Is(err, down) ||

@@ -22,6 +22,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
@@ -51,6 +52,13 @@ func forbid(client *fake.Clientset, forbidden ...string) {
 			return false, nil, nil
 		}
 		return true, nil, apierrors.NewForbidden(action.GetResource().GroupResource(), "", errors.New("not allowed"))
+	})
+}
+
+// answer has the API server answer requests so, or with the error.
+func answer(client *fake.Clientset, verb, resource string, with runtime.Object, err error) {
+	client.PrependReactor(verb, resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, with, err
 	})
 }
 
@@ -250,104 +258,90 @@ func TestPodsAreReadWhereSomeHoldNoClaim(t *testing.T) {
 	}
 }
 
-// watching runs a watch and passes on what it shows, what it returns, and how to stop it.
-func watching(t *testing.T, reader cluster.Reader) (shown <-chan read, result <-chan error, stop func()) {
+// tables is a watch while it runs: what it shows, what it returns, and how to stop it.
+type tables struct {
+	shown  <-chan read
+	result <-chan error
+	stop   func()
+}
+
+// watching runs a watch of a cluster, once it has shown the first table and watches this resource: the client forgets
+// what happens between an informer's list and its watch.
+func watching(t *testing.T, client *fake.Clientset, resource string) (of tables, first read) {
+	t.Helper()
+	watched, once := make(chan struct{}), sync.Once{}
+	client.PrependWatchReactor(resource, func(action clienttesting.Action) (bool, watch.Interface, error) {
+		w, err := client.Tracker().Watch(action.GetResource(), action.GetNamespace())
+		once.Do(func() { close(watched) })
+		return true, w, err
+	})
+	of = watchingAll(t, client)
+	first = <-of.shown
+	select {
+	case <-watched:
+	case err := <-of.result:
+		t.Fatalf("the watch ended: %v", err)
+	}
+	return of, first
+}
+
+// until waits for a table that is so, and ends the test if the watch ends before.
+func (of tables) until(t *testing.T, is func(read) bool) {
+	t.Helper()
+	for {
+		select {
+		case now := <-of.shown:
+			if is(now) {
+				return
+			}
+		case err := <-of.result:
+			t.Fatalf("the watch ended: %v", err)
+		}
+	}
+}
+
+// watchingAll runs a watch of a cluster.
+func watchingAll(t *testing.T, client *fake.Clientset) tables {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
-	tables, ended := make(chan read), make(chan error, 1)
+	shown, ended := make(chan read), make(chan error, 1)
 	go func() {
-		ended <- reader.Watch(ctx, func(in inspect.Input) error {
+		ended <- cluster.Reader{Client: client, Namespace: "team-a"}.Watch(ctx, func(in inspect.Input) error {
 			select {
-			case tables <- short(in):
+			case shown <- short(in):
 				return nil
 			case <-ctx.Done():
 				return ctx.Err()
 			}
 		})
 	}()
-	return tables, ended, cancel
+	return tables{shown, ended, cancel}
 }
 
 func TestWatchShowsChanges(t *testing.T) {
 	client := fake.NewClientset(objects()...)
-	// The client forgets what happens between an informer's list and its watch.
-	watched, once := make(chan struct{}), sync.Once{}
-	client.PrependWatchReactor("resourceclaims", func(action clienttesting.Action) (bool, watch.Interface, error) {
-		w, err := client.Tracker().Watch(action.GetResource(), action.GetNamespace())
-		once.Do(func() { close(watched) })
-		return true, w, err
-	})
-	shown, result, stop := watching(t, cluster.Reader{Client: client, Namespace: "team-a"})
-	if first := <-shown; len(first.Claims) != 2 {
-		t.Errorf("at first it shows %+v", first)
-	}
-	select {
-	case <-watched:
-	case err := <-result:
-		t.Fatalf("the watch ended: %v", err)
-	}
-	_, err := client.ResourceV1().ResourceClaims("team-c").Create(t.Context(), claim("team-c", "new"),
-		metav1.CreateOptions{})
-	expect.NoError(t, err)
-	for {
-		select {
-		case now := <-shown:
-			if len(now.Claims) != 3 {
-				continue // shown before it came
-			}
-		case err := <-result:
-			t.Fatalf("the watch ended: %v", err)
-		}
-		break
-	}
-	stop()
-	expect.Error(t, <-result)
+	of, first := watching(t, client, "resourceclaims")
+	expect.Equal(t, 2, len(first.Claims), "claims at first: %+v", first)
+	apitest.Create(t, client, claim("team-c", "new"))
+	of.until(t, func(now read) bool { return len(now.Claims) == 3 })
+	of.stop()
+	expect.Error(t, <-of.result)
 }
 
 func TestWatchReadsPodsWhenNodesShowThem(t *testing.T) {
 	client := fake.NewClientset(append(objects(), slice("s1", "n1", 15), withoutClaim("old", "3"))...)
-	// The client forgets what happens between an informer's list and its watch.
-	watched, once := make(chan struct{}), sync.Once{}
-	client.PrependWatchReactor("resourceslices", func(action clienttesting.Action) (bool, watch.Interface, error) {
-		w, err := client.Tracker().Watch(action.GetResource(), action.GetNamespace())
-		once.Do(func() { close(watched) })
-		return true, w, err
-	})
-	shown, result, stop := watching(t, cluster.Reader{Client: client, Namespace: "team-a"})
-	if first := <-shown; len(first.Pods) != 0 {
-		t.Errorf("at first it shows %+v", first)
-	}
-	select {
-	case <-watched:
-	case err := <-result:
-		t.Fatalf("the watch ended: %v", err)
-	}
-	// until waits for a table with so many pods.
-	until := func(pods int) {
-		t.Helper()
-		for {
-			select {
-			case now := <-shown:
-				if len(now.Pods) == pods {
-					return
-				}
-			case err := <-result:
-				t.Fatalf("the watch ended: %v", err)
-			}
-		}
-	}
+	of, first := watching(t, client, "resourceslices")
+	expect.Equal(t, 0, len(first.Pods), "pods at first: %+v", first)
 	for _, change := range []struct {
 		left int64
 		pods int
 	}{{12, 1}, {15, 0}} {
-		_, err := client.ResourceV1().ResourceSlices().Update(t.Context(), slice("s1", "n1", change.left),
-			metav1.UpdateOptions{})
-		expect.NoError(t, err)
-		until(change.pods)
+		apitest.Update(t, client, slice("s1", "n1", change.left))
+		of.until(t, func(now read) bool { return len(now.Pods) == change.pods })
 	}
-	stop()
-	expect.Error(t, <-result)
+	of.stop()
+	expect.Error(t, <-of.result)
 }
 
 func TestWatchEndsWhereItIsForbidden(t *testing.T) {
@@ -355,12 +349,12 @@ func TestWatchEndsWhereItIsForbidden(t *testing.T) {
 	client.PrependWatchReactor("resourceclaims", func(clienttesting.Action) (bool, watch.Interface, error) {
 		return true, nil, apierrors.NewForbidden(resourceapi.Resource("resourceclaims"), "", errors.New("not allowed"))
 	})
-	shown, result, _ := watching(t, cluster.Reader{Client: client, Namespace: "team-a"})
+	of := watchingAll(t, client)
 	for {
 		select {
-		case <-shown:
+		case <-of.shown:
 			continue
-		case err := <-result:
+		case err := <-of.result:
 			expect.Error(t, err, "watching needs the permissions list and watch")
 		}
 		break

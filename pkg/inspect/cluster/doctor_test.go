@@ -65,9 +65,8 @@ func TestSnapshot(t *testing.T) {
 	expect.Equal(t, 1, len(s.NodeEvents), "Events, though each node publishes: %v", s.NodeEvents)
 
 	forbid(client, "list configmaps gpu", "list nodes", "list events default")
-	client.PrependReactor("list", "deviceclasses", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, nil, apierrors.NewNotFound(schema.GroupResource{Resource: "deviceclasses"}, "")
-	})
+	answer(client, "list", "deviceclasses", nil, apierrors.NewNotFound(schema.GroupResource{Resource: "deviceclasses"},
+		""))
 	s, err = cluster.Reader{Client: client}.Snapshot(t.Context())
 	expect.NoError(t, err)
 	if !slices.Equal(s.Unread, []string{"configmaps", "events", "nodes"}) ||

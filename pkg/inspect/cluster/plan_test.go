@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
@@ -138,14 +137,10 @@ func TestReadsWhatIsConverted(t *testing.T) {
 func TestAPlanThatCannotRead(t *testing.T) {
 	for verb, resource := range map[string]string{"list": "pods", "get": "resourceclaimtemplates"} {
 		client := fake.NewClientset(objects()...)
-		client.PrependReactor(verb, resource, func(clienttesting.Action) (bool, runtime.Object, error) {
-			return true, nil, errors.New("the network is down")
-		})
+		answer(client, verb, resource, nil, errors.New("the network is down"))
 		reviewed(client, false)
 		_, err := cluster.Reader{Client: client, Namespace: "team-a"}.PlanInput(t.Context(), wanted())
-		if err == nil || !strings.Contains(err.Error(), "the network is down") {
-			t.Errorf("%s %s: %v", verb, resource, err)
-		}
+		expect.Error(t, err, "the network is down")
 	}
 }
 
@@ -162,9 +157,8 @@ func TestReadsACKsCluster(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client := fake.NewClientset(node, pod)
 			if absent {
-				client.PrependReactor("list", "resourceslices", func(clienttesting.Action) (bool, runtime.Object, error) {
-					return true, nil, apierrors.NewNotFound(schema.GroupResource{Resource: "resourceslices"}, "")
-				})
+				answer(client, "list", "resourceslices", nil,
+					apierrors.NewNotFound(schema.GroupResource{Resource: "resourceslices"}, ""))
 			}
 			in, err := cluster.Reader{Client: client}.PlanFromACK(t.Context(), plan.Manifests{})
 			expect.NoError(t, err)

@@ -136,20 +136,15 @@ gpushare_claim_processes{claim="c",container="a",gpu="2",namespace="team-a",pod=
 		"all":            {"", metrics, ""},
 		"no right":       {"list pods", metrics, "You may not read the metrics of the node's plugin"},
 		"no audit":       {"", "# TYPE gpushare_build_info gauge\ngpushare_build_info 1\n", "does not look at who uses what"},
-		"no such answer": {"", "<html>", "What is used is not known: parse the metrics of pod gpu/plugin"},
+		"no such answer": {"", "<html>", "What is used is not known: parse the metrics of pod kube-system/plugin-n1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := podWith(true)
 			pod.Spec.NodeName, pod.Status.Phase = "n1", corev1.PodRunning
-			plugin := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "gpu", Name: "plugin",
-				Labels: map[string]string{"app.kubernetes.io/component": "gpu-kubelet-plugin"}},
-				Spec: corev1.PodSpec{ServiceAccountName: "gpu-kubelet-plugin", Containers: []corev1.Container{{
-					SecurityContext: &corev1.SecurityContext{Privileged: ptr.To(true)}}}},
-				Status: corev1.PodStatus{Phase: corev1.PodRunning}}
 			held := claim("team-a", "p-templated")
 			held.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
 				Results: []resourceapi.DeviceRequestAllocationResult{{Driver: "gpu.aliyun.com"}}}}
-			client := fake.NewClientset(append(objects(), pod, plugin, held)...)
+			client := fake.NewClientset(append(objects(), pod, pluginOn("n1"), held)...)
 			forbid(client, test.forbidden)
 			client.AddProxyReactor("pods", func(clienttesting.Action) (bool, rest.ResponseWrapper, error) {
 				return true, answered(test.metrics), nil

@@ -32,12 +32,7 @@ func TestCPUsThatAreNearNoGPU(t *testing.T) {
 			s := installed(t)
 			s.CPUs = []*resourceapi.ResourceSlice{{Spec: resourceapi.ResourceSliceSpec{Driver: cpu.DriverName,
 				NodeName: &test.node, Devices: cpu.Devices(test.shape, test.layout, map[int64]int64{0: 2, 1: 2})}}}
-			var found []doctor.Finding
-			for _, f := range doctor.Examine(s).Findings {
-				if f.Check == "cpus" {
-					found = append(found, f)
-				}
-			}
+			found := foundBy("cpus", s)
 			switch {
 			case test.text == "" && len(found) > 0:
 				t.Errorf("found %+v", found)

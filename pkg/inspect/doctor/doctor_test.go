@@ -29,6 +29,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/published"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -56,19 +57,16 @@ var oneT4 = gpu.GPU{UUID: "GPU-0", Model: "Tesla-T4", MemoryMiB: 15360}
 
 func sliceOfMachine(node string, m mode.Mode, machine *gpu.Machine,
 	options ...func(*devices.Options)) *resourceapi.ResourceSlice {
-	pool := v1alpha1.PoolName(node)
-	o := devices.Options{Pool: pool, Mode: m, Slots: 20}
+	o := devices.Options{Pool: v1alpha1.PoolName(node), Mode: m, Slots: 20}
 	for _, option := range options {
 		option(&o)
 	}
-	var offered []resourceapi.Device
-	for _, slice := range devices.Build(machine, o).Pools[pool].Slices {
-		offered = append(offered, slice.Devices...)
+	all := published.Slices(node, devices.Build(machine, o))
+	for _, slice := range all[1:] {
+		all[0].Spec.Devices = append(all[0].Spec.Devices, slice.Spec.Devices...)
 	}
-	return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: resourceapi.ResourceSliceSpec{
-		Driver: v1alpha1.DriverName, NodeName: &node,
-		Pool:    resourceapi.ResourcePool{Name: pool, Generation: 1, ResourceSliceCount: 1},
-		Devices: offered}}
+	all[0].Spec.Pool.ResourceSliceCount = 1
+	return all[0]
 }
 
 func namespaceOf(name string, labels map[string]string) *corev1.Namespace {
@@ -182,6 +180,11 @@ func policyNames(t *testing.T) map[string]string {
 		t.Fatalf("found %d policies: %v", len(out), err)
 	}
 	return out
+}
+
+// foundBy are the findings of one check.
+func foundBy(check string, s *doctor.Snapshot) []doctor.Finding {
+	return slices.DeleteFunc(doctor.Examine(s).Findings, func(f doctor.Finding) bool { return f.Check != check })
 }
 
 func told(r *doctor.Report) string {

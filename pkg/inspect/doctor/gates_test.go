@@ -48,17 +48,14 @@ func TestGatedPods(t *testing.T) {
 			for _, gate := range test.gates {
 				pod.Spec.SchedulingGates = append(pod.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: gate})
 			}
-			found := false
-			for _, f := range doctor.Examine(s).Findings {
-				if f.Check == "gates" {
-					found = f.Level == doctor.Error && strings.Contains(f.Text, "1 pods are held at the scheduling gate "+ours) &&
-						strings.HasSuffix(f.Text, ": a/p")
-					if !found {
-						t.Errorf("found %+v", f)
-					}
+			found := foundBy("gates", s)
+			expect.Equal(t, test.found, len(found) > 0, "found")
+			for _, f := range found {
+				if f.Level != doctor.Error || !strings.Contains(f.Text, "1 pods are held at the scheduling gate "+ours) ||
+					!strings.HasSuffix(f.Text, ": a/p") {
+					t.Errorf("found %+v", f)
 				}
 			}
-			expect.Equal(t, test.found, found, "found")
 		})
 	}
 }

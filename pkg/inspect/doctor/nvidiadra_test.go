@@ -9,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
-	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/doctor"
 )
 
 func selecting(expression string) []resourceapi.DeviceSelector {
@@ -39,10 +38,8 @@ func TestWhatMeansNVIDIAsDriver(t *testing.T) {
 			Results: []resourceapi.DeviceRequestAllocationResult{{Driver: "gpu.nvidia.com", Pool: "n7", Device: "gpu-0"}}}}
 		s.Claims = append(s.Claims, waits, runs)
 		var found []string
-		for _, f := range doctor.Examine(s).Findings {
-			if f.Check == "nvidia-dra" {
-				found = append(found, f.Object)
-			}
+		for _, f := range foundBy("nvidia-dra", s) {
+			found = append(found, f.Object)
 		}
 		expect.Equal(t, want, found, "found with the class %s", own)
 	}

@@ -3,6 +3,7 @@
 package doctor_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,13 +30,8 @@ const (
 func migrating(s *doctor.Snapshot) {
 	s.DaemonSets[0].Spec.Template.Spec.Containers = []corev1.Container{{Env: []corev1.EnvVar{
 		{Name: "REQUIRED_NODE_LABEL", Value: "gpu.aliyun.com/migrated"}}}}
-	var kept []*admissionv1.ValidatingAdmissionPolicyBinding
-	for _, b := range s.ValidatingBindings {
-		if b.Name != "gpushare-legacy-refuse" {
-			kept = append(kept, b)
-		}
-	}
-	s.ValidatingBindings = kept
+	s.ValidatingBindings = slices.DeleteFunc(s.ValidatingBindings,
+		func(b *admissionv1.ValidatingAdmissionPolicyBinding) bool { return b.Name == "gpushare-legacy-refuse" })
 	keepsDevicePlugin(s)
 }
 

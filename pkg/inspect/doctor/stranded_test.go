@@ -74,11 +74,9 @@ func TestStrandedGPUs(t *testing.T) {
 				change(s)
 			}
 			text, do := "", ""
-			for _, f := range doctor.Examine(s).Findings {
-				if f.Check == "stranded" {
-					text, do = f.Text, f.Do
-					expect.Equal(t, doctor.Note, f.Level, "level of the finding")
-				}
+			for _, f := range foundBy("stranded", s) {
+				text, do = f.Text, f.Do
+				expect.Equal(t, doctor.Note, f.Level, "level of the finding")
 			}
 			if text != test.text || !strings.HasSuffix(do, test.do) {
 				t.Errorf("found %q, and to do %q, want %q and %q", text, do, test.text, test.do)

@@ -118,10 +118,9 @@ func TestReplicasAreNoGPUs(t *testing.T) {
 	}{
 		"counted": {label("nvidia.com/gpu.count", "1", "nvidia.com/gpu.replicas", "4"),
 			map[string]string{"nvidia.com/gpu": "4"}, 1},
-		"not counted": {label("nvidia.com/gpu.replicas", "4"), map[string]string{"nvidia.com/gpu": "8"}, 2},
-		"only some are shared": {label("nvidia.com/gpu.replicas", "4"), map[string]string{"nvidia.com/gpu": "5"},
-			2},
-		"not shared": {label("nvidia.com/gpu.replicas", "1"), map[string]string{"nvidia.com/gpu": "2"}, 2},
+		"not counted":          {label("nvidia.com/gpu.replicas", "4"), map[string]string{"nvidia.com/gpu": "8"}, 2},
+		"only some are shared": {label("nvidia.com/gpu.replicas", "4"), map[string]string{"nvidia.com/gpu": "5"}, 2},
+		"not shared":           {label("nvidia.com/gpu.replicas", "1"), map[string]string{"nvidia.com/gpu": "2"}, 2},
 		"ACK counts": {label("nvidia.com/gpu.count", "7", "nvidia.com/gpu.replicas", "4",
 			"aliyun.accelerator/nvidia_count", "3"), map[string]string{"nvidia.com/gpu": "12"}, 3},
 		"ACK shows": {label("nvidia.com/gpu.replicas", "4"), map[string]string{"aliyun.com/gpu-count": "4"}, 4},
@@ -159,9 +158,7 @@ func TestPodsOnNodesThatHaveMovedStay(t *testing.T) {
 	s.Bound = pods[:2]
 	expect.NoError(t, fromack.Move(&s.Input, pods))
 	made := s.plan(t)
-	if got, want := verdicts(made), []string{"moves=n2:gpu-0-share", "comes=n1:gpu-0-share"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q\n%s", got, want, printed(t, made))
-	}
+	expect.Equal(t, []string{"moves=n2:gpu-0-share", "comes=n1:gpu-0-share"}, verdicts(made), "verdicts")
 	if len(s.Bound) != 1 || s.Bound[0].Name != "there" {
 		t.Errorf("bound are %v", s.Bound)
 	}

@@ -3,7 +3,6 @@
 package plan_test
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
@@ -40,8 +39,8 @@ func TestPodsOfNamespacesThatTheBindingDoesNotSelect(t *testing.T) {
 		"labelled": {migration, map[string]string{"gpu.aliyun.com/legacy": "true"}, false, "", false,
 			"p=n1:gpu-0-share", ""},
 		"may not be read": {migration, nil, true, "", false, "p=n1:gpu-0-share", ""},
-		"not labelled": {migration, nil, false, "", false, "p=-", "no node takes it, and it would " +
-			"not be converted: "},
+		"not labelled": {migration, nil, false, "", false, "p=-",
+			"no node takes it, and it would not be converted: "},
 		"ACK's node has it":                 {migration, nil, false, "", true, "p=old:", ""},
 		"opted out, and nothing refuses it": {migration, nil, false, `gpu.aliyun.com/legacy: "false"`, true, "p=old:", ""},
 		"opted out": {installed, nil, false, `gpu.aliyun.com/legacy: "false"`, true, "p=-",
@@ -60,9 +59,7 @@ func TestPodsOfNamespacesThatTheBindingDoesNotSelect(t *testing.T) {
 				s.KnownNamespaces, s.Unread = nil, map[string]string{"Namespace/team": "you may not get it"}
 			}
 			made := s.plan(t)
-			if got := verdicts(made); !slices.Equal(got, []string{test.want}) {
-				t.Errorf("got %q, want %q\n%s", got, test.want, printed(t, made))
-			}
+			expect.Equal(t, []string{test.want}, verdicts(made), "verdicts of\n%s", printed(t, made))
 			if test.say != "" {
 				expect.Says(t, printed(t, made), test.say)
 			}

@@ -3,7 +3,6 @@
 package plan_test
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
@@ -53,9 +52,7 @@ func TestMembersWithoutGPUsCount(t *testing.T) {
 		ofGang(ackPod("worker", "", 2, map[string]string{"aliyun.com/gpu-mem": "8"}), "3")}
 	s.Bound = pods[1:2]
 	expect.NoError(t, fromack.Move(&s.Input, pods))
-	if got, want := verdicts(s.plan(t)), []string{"worker=n1:gpu-0-share"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	expect.Equal(t, []string{"worker=n1:gpu-0-share"}, verdicts(s.plan(t)), "verdicts")
 }
 
 // Who may not read nodes is not told that a pod waits for a label of one.
@@ -72,10 +69,7 @@ func TestWhatNodesSayIsNotKnown(t *testing.T) {
 	s.read(t, selects(workload("Deployment", 1, "aliyun.com/gpu-mem: 2"))+"---"+selects(strings.ReplaceAll(strings.Replace(
 		workload("DaemonSet", 0, "aliyun.com/gpu-mem: 2"), "  replicas: 0\n", "", 1), "train", "agent")))
 	made := s.plan(t)
-	if got, want := verdicts(made), []string{"train-0=n1:gpu-0-share", "agent-n1=n1:gpu-0-share"}; !slices.Equal(got,
-		want) {
-		t.Errorf("got %q, want %q\n%s", got, want, printed(t, made))
-	}
+	expect.Equal(t, []string{"train-0=n1:gpu-0-share", "agent-n1=n1:gpu-0-share"}, verdicts(made), "verdicts")
 	expect.Says(t, strings.Join(made.Notes, "\n"), "Not looked at: nodeSelector and node affinity, because you may not "+
 		"read nodes (deployment/train, daemonset/agent).")
 }
@@ -99,9 +93,7 @@ kind: DeviceClass
 metadata: {name: fabric}
 spec: {selectors: [{cel: {expression: 'device.driver == "fabric"'}}]}
 `)
-	if got, want := verdicts(s.plan(t)), []string{"train-0=n1:only", "train-1=-", "train-2=-"}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
+	expect.Equal(t, []string{"train-0=n1:only", "train-1=-", "train-2=-"}, verdicts(s.plan(t)), "verdicts")
 }
 
 // What is not looked at is said also of StatefulSets' volumes, of DaemonSets' affinity and of

@@ -58,6 +58,12 @@ func TestTheFullestNodeHasTheLeastLeft(t *testing.T) {
 		}, on("first", small, "") + on("a", small, "kubernetes.io/hostname: n1") + on("b", small,
 			"kubernetes.io/hostname: n1") + on("c", small, "kubernetes.io/hostname: n1") + on("d", small,
 			"kubernetes.io/hostname: n1")},
+		"a large share after small ones": {func(s *site) {
+			for _, name := range []string{"n1", "n2"} {
+				s.node(name, 1, mode.Share, allocatable(map[corev1.ResourceName]string{"cpu": "8", "pods": "9"}))
+			}
+		}, workload("Deployment", 2, "aliyun.com/gpu-mem: 7, cpu: 1") + "---" +
+			strings.ReplaceAll(workload("Deployment", 1, "aliyun.com/gpu-mem: 15"), "train", "large")},
 		"a whole GPU that somebody has": {func(s *site) {
 			s.node("n1", 2, mode.Exclusive)
 			s.node("n2", 2, mode.Exclusive)

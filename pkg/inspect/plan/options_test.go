@@ -21,17 +21,17 @@ import (
 func TestManifestsOfOtherProjects(t *testing.T) {
 	const option = "the option other-manifests converts what container main asks for by "
 	for limits, test := range map[string]struct{ annotation, name string }{
-		"nvidia.com/gpu: 1, nvidia.com/gpumem: 3000":               {"", "nvidia.com/gpumem"},
-		"nvidia.com/gpu: 1, nvidia.com/gpumem-percentage: 50":      {"", "nvidia.com/gpumem-percentage"},
-		"nvidia.com/gpu: 1, nvidia.com/gpucores: 33":               {"", "nvidia.com/gpucores"},
-		"nvidia.com/gpu.shared: 1":                                 {"", "nvidia.com/gpu.shared"},
-		"nvidia.com/gpu: 1":                                        {"nvidia.com/use-gputype: A100", "nvidia.com/gpu"},
-		"volcano.sh/vgpu-number: 1, volcano.sh/vgpu-memory: 10240": {"", "volcano.sh/vgpu-memory"},
-		"volcano.sh/gpu-number: 1":                                 {"", "volcano.sh/gpu-number"},
-		"nvidia.com/vgpu-number: 1, nvidia.com/vgpu-memory: 3000":  {"", "nvidia.com/vgpu-memory"},
-		"nvidia.com/vgpu-number: 1, nvidia.com/vgpu-cores: 50":     {"", "nvidia.com/vgpu-cores"},
-		"volcano.sh/vgpu-number: 1, volcano.sh/vgpu-memory-percentage: 50": {"",
-			"volcano.sh/vgpu-memory-percentage"},
+		"nvidia.com/gpu: 1, nvidia.com/gpumem: 3000":          {"", "nvidia.com/gpumem"},
+		"nvidia.com/gpu: 1, nvidia.com/gpumem-percentage: 50": {"", "nvidia.com/gpumem-percentage"},
+		"nvidia.com/gpu: 1, nvidia.com/gpucores: 33":          {"", "nvidia.com/gpucores"},
+		"nvidia.com/gpu.shared: 1":                            {"", "nvidia.com/gpu.shared"},
+		"nvidia.com/gpu: 1": {"nvidia.com/use-gputype: A100",
+			"nvidia.com/gpu"},
+		"volcano.sh/vgpu-number: 1, volcano.sh/vgpu-memory: 10240":         {"", "volcano.sh/vgpu-memory"},
+		"volcano.sh/gpu-number: 1":                                         {"", "volcano.sh/gpu-number"},
+		"nvidia.com/vgpu-number: 1, nvidia.com/vgpu-memory: 3000":          {"", "nvidia.com/vgpu-memory"},
+		"nvidia.com/vgpu-number: 1, nvidia.com/vgpu-cores: 50":             {"", "nvidia.com/vgpu-cores"},
+		"volcano.sh/vgpu-number: 1, volcano.sh/vgpu-memory-percentage: 50": {"", "volcano.sh/vgpu-memory-percentage"},
 	} {
 		t.Run(limits+test.annotation, func(t *testing.T) {
 			manifest := strings.Replace(workload("Deployment", 1, limits), "metadata: {labels",
@@ -43,17 +43,17 @@ func TestManifestsOfOtherProjects(t *testing.T) {
 			expect.Equal(t, 1, made.Waits, "pods that wait without a server")
 			expect.Says(t, printed(t, made), option+test.name+", when the API server creates the pod: docs/other-manifests.md. "+
 				"Only a dry run tells how")
-
-			// The server has the option.
-			s = newSite(t)
-			s.node("n1", 1, mode.CGPU)
-			s.admitted(t, manifest, withClaim("gpushare.mem-on--cgpu.main.3"))
-			expect.Equal(t, "train-0=n1:gpu-0-cgpu", strings.Join(verdicts(s.plan(t)), " "), "as converted")
 		})
 	}
+	// The server has the option.
+	s := newSite(t)
+	s.node("n1", 1, mode.CGPU)
+	s.admitted(t, workload("Deployment", 1, "nvidia.com/gpu: 1, nvidia.com/gpumem: 3000"),
+		withClaim("gpushare.mem-on--cgpu.main.3"))
+	expect.Equal(t, "train-0=n1:gpu-0-cgpu", strings.Join(verdicts(s.plan(t)), " "), "as converted")
 	// A server without the option leaves the pod as it is; one whose author opted out is another driver's.
 	unchanged := func(*corev1.PodTemplateSpec) {}
-	s := newSite(t)
+	s = newSite(t)
 	s.node("n1", 1, mode.CGPU, allocatable(map[corev1.ResourceName]string{"cpu": "3", "pods": "9"}))
 	s.admitted(t, workload("Deployment", 1, "nvidia.com/gpumem: 3000"), unchanged)
 	expect.Says(t, printed(t, s.plan(t)), "no node takes it", "nvidia.com/gpumem: asked 3k, free 0",

@@ -282,23 +282,6 @@ spec:
 		"cronjob/nightly (m.yaml, document 3): planned as one of its runs.")
 }
 
-// Where the default scheduler might leave too little of each node, and filling one node after
-// the other would not, a plan says so.
-func TestPackingIsAdvisedWhereItHelps(t *testing.T) {
-	s := newSite(t)
-	for _, name := range []string{"n1", "n2"} {
-		s.node(name, 1, mode.Share, allocatable(map[corev1.ResourceName]string{"cpu": "8", "pods": "9"}))
-	}
-	s.read(t, workload("Deployment", 2, "aliyun.com/gpu-mem: 7, cpu: 1")+"---"+
-		strings.ReplaceAll(workload("Deployment", 1, "aliyun.com/gpu-mem: 15"), "train", "large"))
-	made := s.plan(t)
-	if made.Waits != 1 || !strings.Contains(strings.Join(made.Notes, "\n"), "1 more would fit if the scheduler filled "+
-		"one "+
-		"node after the other") {
-		t.Errorf("%d wait, and it notes %q", made.Waits, made.Notes)
-	}
-}
-
 func TestAllIsSkipped(t *testing.T) {
 	s := newSite(t)
 	s.node("n1", 1, mode.Share)

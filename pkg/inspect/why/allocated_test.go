@@ -40,10 +40,7 @@ func beyond(in *why.Input, name string, selector *corev1.NodeSelector) *resource
 func TestClaimsThatAreAllocatedWhereThePodCannotBe(t *testing.T) {
 	const waits, free = "Pod team-a/train waits: ", "has the GPUs free"
 	const excludes = "the pod's nodeSelector, its affinity or its other claims exclude it"
-	for name, test := range map[string]struct {
-		change    func(in *why.Input)
-		want, not []string
-	}{
+	checkAnswers(t, stage, map[string]situation{
 		"a taint": {func(in *why.Input) { waiting(in, on(in, "c", "n3")) }, []string{
 			waits + "claim c is allocated on node n3, but the pod does not tolerate its taint dedicated:NoSchedule.\n",
 			"LACKS\nn3    1     the pod does not tolerate"}, []string{free, "no node has room", "What would help"}},
@@ -92,13 +89,7 @@ func TestClaimsThatAreAllocatedWhereThePodCannotBe(t *testing.T) {
 			"What would help:\n- node m04 has the GPUs free, but it takes no new pods"}, nil},
 		"a node that takes the pod": {func(in *why.Input) { waiting(in, on(in, "c", "n2")) }, []string{
 			"waits, but not for GPUs: those it asks for are free on node n2."}, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			in := stage(t)
-			test.change(&in)
-			checkSays(t, printed(t, in), test.want, test.not)
-		})
-	}
+	})
 }
 
 func cordonAll(in *why.Input) {
@@ -109,10 +100,7 @@ func cordonAll(in *why.Input) {
 
 // Of a claim that is allocated it says whose it is: also pods of a group, which can come later.
 func TestWhoHasAClaim(t *testing.T) {
-	for name, test := range map[string]struct {
-		change    func(in *why.Input)
-		want, not []string
-	}{
+	checkAnswers(t, stage, map[string]situation{
 		"of a group of pods": {func(in *why.Input) {
 			in.Claim = hold(in, "team-b", "big", "n2", "gpu-0-share", "17Gi")
 			in.Claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{
@@ -127,21 +115,12 @@ func TestWhoHasAClaim(t *testing.T) {
 			in.Claim = hold(in, "team-b", "big", "n2", "gpu-0-share", "17Gi")
 			in.Claim.Status.ReservedFor = nil
 		}, []string{"is allocated, and no pod uses it: it holds its GPUs until it is deleted."}, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			in := stage(t)
-			test.change(&in)
-			checkSays(t, printed(t, in), test.want, test.not)
-		})
-	}
+	})
 }
 
 // Nobody knows what the pod of a claim would tolerate that none waits for.
 func TestClaimWithoutPodWhereNodesAreTainted(t *testing.T) {
-	for name, test := range map[string]struct {
-		change    func(in *why.Input)
-		want, not []string
-	}{
+	checkAnswers(t, stage, map[string]situation{
 		"on nodes that are for GPUs alone": {func(in *why.Input) {
 			in.Claim = asking("team-a", "c", "share.gpu.aliyun.com", "8Gi")
 			in.Nodes[1].Spec.Taints = append(in.Nodes[2].Spec.Taints, corev1.Taint{Key: "node.example.com/soft",
@@ -160,13 +139,7 @@ func TestClaimWithoutPodWhereNodesAreTainted(t *testing.T) {
 		}, []string{"node n2 has the GPUs free, but it takes no new pods",
 			"node n3 has the GPUs free, but the pod does not tolerate its taint node.kubernetes.io/not-ready:NoExecute"},
 			[]string{"would fit"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			in := stage(t)
-			test.change(&in)
-			checkSays(t, printed(t, in), test.want, test.not)
-		})
-	}
+	})
 }
 
 // used has a claim have as many users as Kubernetes takes, or fewer by some.
@@ -183,10 +156,7 @@ func used(claim *resourceapi.ResourceClaim, fewer int) *resourceapi.ResourceClai
 func TestClaimOfAsManyPodsAsKubernetesTakes(t *testing.T) {
 	const full = "waits: claim team-a/c has 256 users, as many as Kubernetes lets a claim have: it takes another when " +
 		"one of them is gone."
-	for name, test := range map[string]struct {
-		change    func(in *why.Input)
-		want, not []string
-	}{
+	checkAnswers(t, stage, map[string]situation{
 		"the next pod": {func(in *why.Input) { waiting(in, used(on(in, "c", "n2"), 0)) }, []string{full},
 			[]string{"free on", "it has room", "What would help"}},
 		"one of the pods": {func(in *why.Input) {
@@ -206,11 +176,5 @@ func TestClaimOfAsManyPodsAsKubernetesTakes(t *testing.T) {
 				in.Group.Members[i].Claims = in.PodClaims
 			}
 		}, []string{"1 find their GPUs now", "waits for room for 1 more"}, []string{"the gang fits"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			in := stage(t)
-			test.change(&in)
-			checkSays(t, printed(t, in), test.want, test.not)
-		})
-	}
+	})
 }

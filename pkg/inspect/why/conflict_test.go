@@ -8,15 +8,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/published"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
@@ -58,19 +57,12 @@ func dynamicStage(t *testing.T, gpus int, allocated map[string]bool) why.Input {
 	for i := range gpus {
 		m.GPUs = append(m.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprintf("GPU-%d", i), Model: "Tesla-T4", MemoryMiB: 15360})
 	}
-	pool := v1alpha1.PoolName("n1")
 	var options []devices.Options
 	for _, served := range mode.Dynamic.ServedModes() {
-		options = append(options, devices.Options{Pool: pool, Mode: served, Slots: 6, Isolation: "none",
+		options = append(options, devices.Options{Pool: v1alpha1.PoolName("n1"), Mode: served, Slots: 6, Isolation: "none",
 			Allocated: allocated})
 	}
-	built := devices.BuildDynamic(m, options).Pools[pool].Slices
-	for i, s := range built {
-		in.Slices = append(in.Slices, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n1-%d", i)},
-			Spec: resourceapi.ResourceSliceSpec{Driver: v1alpha1.DriverName, NodeName: ptr.To("n1"),
-				Pool:    resourceapi.ResourcePool{Name: pool, Generation: 1, ResourceSliceCount: int64(len(built))},
-				Devices: s.Devices, SharedCounters: s.SharedCounters}})
-	}
+	in.Slices = published.Slices("n1", devices.BuildDynamic(m, options))
 	in.Nodes = []*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1",
 		Labels: map[string]string{corev1.LabelHostname: "n1"}}}}
 	return in

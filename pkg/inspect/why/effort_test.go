@@ -58,11 +58,8 @@ func TestASearchThatIsCutOffIsNoAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			in := stage(t)
 			test.of(&in)
-			answer, err := why.Of(t.Context(), in)
-			expect.NoError(t, err)
-			var text strings.Builder
-			expect.NoError(t, answer.Print(&text))
-			checkSays(t, text.String(), test.want, []string{"no node has room", "it has room"})
+			answer, text := answered(t, in)
+			checkSays(t, text, test.want, []string{"no node has room", "it has room"})
 			data, err := json.Marshal(answer)
 			expect.NoError(t, err)
 			if answer.Unsearched == test.known || (answer.Fits != nil) != test.known ||
@@ -81,13 +78,9 @@ func TestAGangIsOpenWhereASearchIsCutOff(t *testing.T) {
 	in := stage(t)
 	gangOf(&in, 2, 0, 2, "2Gi")
 	in.Group.Members[1].Claims = []*resourceapi.ResourceClaim{manyWays("c")}
-	answer, err := why.Of(t.Context(), in)
-	expect.NoError(t, err)
+	answer, text := answered(t, in)
 	if g := answer.Gang; g.Fits != nil || g.NotLookedAt != 1 || len(g.NoRoom) > 0 {
 		t.Errorf("the gang is %+v", g)
 	}
-	var text strings.Builder
-	expect.NoError(t, answer.Print(&text))
-	checkSays(t, text.String(), []string{"whether the gang fits is open, as the other 1 were not looked at to the end"},
-		nil)
+	checkSays(t, text, []string{"whether the gang fits is open, as the other 1 were not looked at to the end"}, nil)
 }

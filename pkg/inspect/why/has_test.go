@@ -20,6 +20,12 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
+// running is the pod team-a/train, which runs on node n2.
+func running() *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "train"},
+		Spec: corev1.PodSpec{NodeName: "n2"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+}
+
 // prepared has the claim hold a share of gpu-1 of node n2 for each request, and the driver say so in its status.
 func prepared(t *testing.T, in *why.Input, name string, requests ...string) *resourceapi.ResourceClaim {
 	t.Helper()
@@ -108,8 +114,7 @@ func TestUseIsToldOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := stage(t)
-			in.Pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "train"},
-				Spec: corev1.PodSpec{NodeName: "n2"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+			in.Pod = running()
 			in.PodClaims = []*resourceapi.ResourceClaim{prepared(t, &in, "train", "a", "b")}
 			if test.second != nil {
 				in.PodClaims = append(in.PodClaims, prepared(t, &in, "more", test.second...))
@@ -138,8 +143,7 @@ func TestUseOfAClaim(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			in := stage(t)
 			in.Claim = prepared(t, &in, "train", "a")
-			in.Pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "train"},
-				Spec: corev1.PodSpec{NodeName: "n2"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+			in.Pod = running()
 			in.Used = test.used
 			want := "Claim team-a/train-gpu is allocated and used by pod team-a/train.\n\ngpu-1 (NVIDIA-A10, GPU-n2-b)\n" +
 				"  claim:     train-gpu, request a\n  has:       3Gi of memory\n" + test.want

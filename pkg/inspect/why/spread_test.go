@@ -11,6 +11,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/published"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
@@ -24,9 +25,8 @@ func spread(t *testing.T) why.Input {
 		machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: uuid, Model: "NVIDIA-A10", MemoryMiB: 23028})
 		limits[uuid] = gpu.Amount{Units: 22, Shares: 1}
 	}
-	pool := v1alpha1.PoolName("n2")
-	in.Slices[1].Spec.Devices = devices.Build(machine, devices.Options{Pool: pool, Mode: mode.Share, Slots: 20,
-		Limits: limits}).Pools[pool].Slices[0].Devices
+	in.Slices[1] = published.Slices("n2", devices.Build(machine, devices.Options{Pool: v1alpha1.PoolName("n2"),
+		Mode: mode.Share, Slots: 20, Limits: limits}))[0]
 	return in
 }
 
@@ -45,10 +45,7 @@ func ofOneGPU(memory string) *resourceapi.ResourceClaim {
 func TestSharesThatAreHeldBack(t *testing.T) {
 	const moment = "- a moment: node n2 lets shares go that it holds back"
 	const soon, never = "held back for a moment, as shares are spread", "each request would fit, all at once do not"
-	for name, test := range map[string]struct {
-		change    func(in *why.Input)
-		want, not []string
-	}{
+	checkAnswers(t, spread, map[string]situation{
 		"two shares of one GPU": {func(in *why.Input) { waiting(in, ofOneGPU("2Gi")) },
 			[]string{"no node has room for its GPUs now", "n2    2     " + soon + ": what all requests need at once\n", moment},
 			[]string{never, "asking for less"}},
@@ -64,11 +61,5 @@ func TestSharesThatAreHeldBack(t *testing.T) {
 				"gang waits for what nodes hold back for a moment, as shares are spread.", "- a moment: nodes let shares go"}, nil},
 		"a gang that needs more": {func(in *why.Input) { gangOf(in, 4, 1, 4, "15Gi") },
 			[]string{"the gang waits for room for 1 more."}, []string{"a moment"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			in := spread(t)
-			test.change(&in)
-			checkSays(t, printed(t, in), test.want, test.not)
-		})
-	}
+	})
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/published"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
@@ -47,13 +48,9 @@ func stage(t *testing.T) why.Input {
 		for i := range n.gpus {
 			n.gpus[i].Index, n.gpus[i].UUID = i, "GPU-"+n.name+"-"+string(rune('a'+i))
 		}
-		pool := v1alpha1.PoolName(n.name)
-		built := devices.Build(&gpu.Machine{GPUs: n.gpus}, devices.Options{Pool: pool, Mode: n.mode, Slots: 20,
-			Isolation: "none", IsolationLevel: "none"})
-		in.Slices = append(in.Slices, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: n.name},
-			Spec: resourceapi.ResourceSliceSpec{Driver: v1alpha1.DriverName, NodeName: ptr.To(n.name),
-				Pool:    resourceapi.ResourcePool{Name: pool, Generation: 1, ResourceSliceCount: 1},
-				Devices: built.Pools[pool].Slices[0].Devices}})
+		in.Slices = append(in.Slices, published.Slices(n.name, devices.Build(&gpu.Machine{GPUs: n.gpus},
+			devices.Options{Pool: v1alpha1.PoolName(n.name), Mode: n.mode, Slots: 20, Isolation: "none",
+				IsolationLevel: "none"}))...)
 		in.Nodes = append(in.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.name,
 			Labels: map[string]string{corev1.LabelHostname: n.name}}, Spec: corev1.NodeSpec{Taints: n.taints}})
 	}
@@ -98,13 +95,21 @@ func waiting(in *why.Input, claims ...*resourceapi.ResourceClaim) {
 	in.PodClaims = claims
 }
 
+// printed is the answer as it is printed.
 func printed(t *testing.T, in why.Input) string {
+	t.Helper()
+	_, text := answered(t, in)
+	return text
+}
+
+// answered is the answer, and how it is printed.
+func answered(t *testing.T, in why.Input) (*why.Answer, string) {
 	t.Helper()
 	answer, err := why.Of(t.Context(), in)
 	expect.NoError(t, err)
 	var text strings.Builder
 	expect.NoError(t, answer.Print(&text))
-	return text.String()
+	return answer, text.String()
 }
 
 // checkSays checks what is in a text and what is not.
@@ -113,6 +118,24 @@ func checkSays(t *testing.T, got string, want, not []string) {
 	expect.Says(t, got, want...)
 	for _, n := range not {
 		expect.Equal(t, false, strings.Contains(got, n), "it says %q:\n%s", n, got)
+	}
+}
+
+// situation is what becomes of a cluster, and what the answer says then, and does not say.
+type situation struct {
+	change    func(in *why.Input)
+	want, not []string
+}
+
+// checkAnswers checks the answers in situations that begin with the same cluster.
+func checkAnswers(t *testing.T, begin func(t *testing.T) why.Input, situations map[string]situation) {
+	t.Helper()
+	for name, test := range situations {
+		t.Run(name, func(t *testing.T) {
+			in := begin(t)
+			test.change(&in)
+			checkSays(t, printed(t, in), test.want, test.not)
+		})
 	}
 }
 
@@ -143,11 +166,7 @@ func TestAnswers(t *testing.T) {
 	share := func(memory string) *resourceapi.ResourceClaim {
 		return asking("team-a", "c", "share.gpu.aliyun.com", memory)
 	}
-	for name, test := range map[string]struct {
-		change func(in *why.Input)
-		want   []string
-		not    []string
-	}{
+	checkAnswers(t, stage, map[string]situation{
 		"there is room": {func(in *why.Input) { waiting(in, share("8Gi")) }, []string{
 			"waits, but not for GPUs: those it asks for are free on node n2 (gpu-0-share). The scheduler is about to",
 			"n2    2     nothing: it has room"}, []string{"What would help"}},
@@ -240,13 +259,7 @@ func TestAnswers(t *testing.T) {
 			in.Claim = hold(in, "team-b", "big", "n2", "gpu-0-share", "17Gi")
 		}, []string{"Claim team-b/big-gpu is allocated and used by pod team-b/big.", "gpu-0-share\n",
 			"has:       17Gi of memory"}, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			in := stage(t)
-			test.change(&in)
-			checkSays(t, printed(t, in), test.want, test.not)
-		})
-	}
+	})
 }
 
 // many has nodes m01, m02 and so on with four A10 each, of which others hold some.
@@ -260,14 +273,12 @@ func many(t *testing.T, m mode.Mode, amount string, held ...int) why.Input {
 			machine.GPUs = append(machine.GPUs, gpu.GPU{Index: i, UUID: fmt.Sprint("GPU-", name, "-", i), Model: "NVIDIA-A10",
 				MemoryMiB: 23028})
 		}
-		pool := v1alpha1.PoolName(name)
-		built := devices.Build(machine, devices.Options{Pool: pool, Mode: m, Slots: 20}).Pools[pool].Slices[0].Devices
-		in.Slices = append(in.Slices, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: resourceapi.ResourceSliceSpec{Driver: v1alpha1.DriverName, NodeName: &name,
-				Pool: resourceapi.ResourcePool{Name: pool, Generation: 1, ResourceSliceCount: 1}, Devices: built}})
+		slice := published.Slices(name, devices.Build(machine, devices.Options{Pool: v1alpha1.PoolName(name), Mode: m,
+			Slots: 20}))[0]
+		in.Slices = append(in.Slices, slice)
 		in.Nodes = append(in.Nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		for i := range taken {
-			hold(&in, "team-b", fmt.Sprint(name, "-", i), name, built[i].Name, amount)
+			hold(&in, "team-b", fmt.Sprint(name, "-", i), name, slice.Spec.Devices[i].Name, amount)
 		}
 	}
 	return in
@@ -322,9 +333,8 @@ func TestNodesThatLackLeastAreShown(t *testing.T) {
 func TestPodThatRuns(t *testing.T) {
 	in := stage(t)
 	claim := hold(&in, "team-a", "train", "n2", "gpu-1-share", "8Gi")
-	in.Pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "train"},
-		Spec: corev1.PodSpec{NodeName: "n2"}, Status: corev1.PodStatus{Phase: corev1.PodPending}}
-	in.PodClaims = []*resourceapi.ResourceClaim{claim}
+	in.Pod, in.PodClaims = running(), []*resourceapi.ResourceClaim{claim}
+	in.Pod.Status.Phase = corev1.PodPending
 	const device = `
 gpu-1-share
   claim:     train-gpu, request gpu

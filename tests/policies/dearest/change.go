@@ -13,15 +13,11 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 )
 
-// kinds are the dimensions in which a search changes pods; empty is all of them.
+// kinds are the dimensions in which a search changes pods, empty all of them: requests, claims, alternatives, counts,
+// all, amounts, selectors, compiling, loops, strings, constraints, containers, legacy, tolerations, writing.
 type kinds []string
 
 func (k kinds) has(kind string) bool { return len(k) == 0 || slices.Contains(k, kind) }
-
-// allKinds are the kinds that there are.
-var allKinds = kinds{"requests", "claims", "alternatives", "counts", "all", "amounts", "selectors",
-	"compiling", "loops",
-	"strings", "constraints", "containers", "legacy", "tolerations", "admin", "writing"}
 
 // changer makes and changes candidates.
 type changer struct {
@@ -31,8 +27,6 @@ type changer struct {
 	kinds     kinds
 	// labels are those that the policies mention.
 	labels []string
-	// admin says that the namespace allows an administrator's access.
-	admin bool
 }
 
 func (m *changer) oneIn(n int) bool { return m.random.IntN(n) == 0 }

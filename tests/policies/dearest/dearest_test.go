@@ -31,11 +31,11 @@ func searched(t *testing.T, files, nodes []string, of kinds, seed uint64, tries 
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := newServer(t.Context(), files, nil, classesOf(all))
+	server, err := newServer(t.Context(), files, classesOf(all))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &search{server: server, limits: newLimits(nil), targets: all, kinds: of, labels: labels, seed: seed,
+	s := &search{server: server, limits: newLimits(), targets: all, kinds: of, labels: labels, seed: seed,
 		tries: tries, most: tooDear * 6 / 5}
 	for _, c := range change {
 		c(s)

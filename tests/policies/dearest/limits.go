@@ -11,7 +11,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/dynamic-resource-allocation/cel"
-	"k8s.io/utils/ptr"
 )
 
 // objectSize is the most that etcd stores of an object; pods and claims are cut off a bit earlier.
@@ -20,16 +19,11 @@ const objectSize = 1 << 20
 // limits is what the API server's own validation allows of a pod and its claims, as far as candidates
 // could break it.
 type limits struct {
-	// admin says that the namespace has the label for an administrator's access.
-	admin bool
 	// expressions are what is known of them.
 	expressions map[string]error
 }
 
-func newLimits(namespaceLabels map[string]string) *limits {
-	return &limits{admin: namespaceLabels[resourceapi.DRAAdminNamespaceLabelKey] == "true",
-		expressions: map[string]error{}}
-}
+func newLimits() *limits { return &limits{expressions: map[string]error{}} }
 
 func (l *limits) check(c *candidate) error {
 	pod := c.pod()
@@ -109,9 +103,6 @@ func (l *limits) checkClaim(claim *resourceapi.DeviceClaim) error {
 				}
 				names[r.Name+"/"+s.Name] = true
 			}
-		}
-		if r.Exactly != nil && ptr.Deref(r.Exactly.AdminAccess, false) && !l.admin {
-			return errors.New("adminAccess needs a label of the namespace")
 		}
 	}
 	for _, c := range claim.Constraints {

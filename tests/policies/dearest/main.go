@@ -34,11 +34,10 @@ func main() {
 }
 
 type options struct {
-	minutes                                  float64
-	seed                                     uint64
-	out, pods, deployments, machines, labels string
-	only, kinds, without                     string
-	bound                                    time.Duration
+	minutes                  float64
+	seed                     uint64
+	out, pods, only, without string
+	bound                    time.Duration
 }
 
 func run(ctx context.Context, args []string) error {
@@ -48,11 +47,7 @@ func run(ctx context.Context, args []string) error {
 	flags.Uint64Var(&o.seed, "seed", 1, "begin with this seed")
 	flags.StringVar(&o.out, "out", "", "write the table to this file, and not to the standard output")
 	flags.StringVar(&o.pods, "pods", "", "write the ten dearest pods to this file, as manifests")
-	flags.StringVar(&o.deployments, "deployments", "testdata/deployments", "the directory of the policies")
-	flags.StringVar(&o.machines, "machines", "testdata/machines", "the directory of the machine files")
-	flags.StringVar(&o.labels, "namespace-labels", "", "labels of the pods' namespace, key=value,…")
 	flags.StringVar(&o.only, "only", "", "only nodes whose names have one of these words, separated by commas")
-	flags.StringVar(&o.kinds, "kinds", "", "change pods only in these ways: "+strings.Join(allKinds, ","))
 	flags.StringVar(&o.without, "without", "", "leave out the policies of files whose names have one of these words")
 	flags.DurationVar(&o.bound, "bound", 100*time.Millisecond, "fail if a pod takes longer on a node; 0 never fails")
 	if err := flags.Parse(args); err != nil {
@@ -80,18 +75,13 @@ func run(ctx context.Context, args []string) error {
 
 // search is what the options describe.
 func (o *options) search(ctx context.Context) (*search, error) {
-	labels := map[string]string{}
-	for _, pair := range listed(o.labels) {
-		key, value, _ := strings.Cut(pair, "=")
-		labels[key] = value
-	}
-	files, err := shippedPolicies(o.deployments)
+	files, err := shippedPolicies("testdata/deployments")
 	if err != nil {
 		return nil, err
 	}
 	files = slices.DeleteFunc(files, func(f string) bool { return hasOne(f, listed(o.without)) })
 	only := listed(o.only)
-	all, err := targets(ctx, o.machines, func(name string) bool { return len(only) == 0 || hasOne(name, only) })
+	all, err := targets(ctx, "testdata/machines", func(name string) bool { return len(only) == 0 || hasOne(name, only) })
 	if err != nil {
 		return nil, err
 	}
@@ -102,12 +92,11 @@ func (o *options) search(ctx context.Context) (*search, error) {
 	if len(all) == 0 {
 		return nil, fmt.Errorf("no node has a name with %s in it", o.only)
 	}
-	server, err := newServer(ctx, files, labels, classesOf(all))
+	server, err := newServer(ctx, files, classesOf(all))
 	if err != nil {
 		return nil, err
 	}
-	return &search{most: most, server: server, limits: newLimits(labels), targets: all, kinds: listed(o.kinds),
-		labels: mentioned, seed: o.seed}, nil
+	return &search{most: most, server: server, limits: newLimits(), targets: all, labels: mentioned, seed: o.seed}, nil
 }
 
 // labelIn is a label of this driver.

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/utils/ptr"
 )
 
 func (m *changer) changeConstraints(claim *resourceapi.DeviceClaim) {
@@ -72,19 +71,17 @@ type part struct {
 	count       *int64
 	tolerations *[]resourceapi.DeviceToleration
 	capacity    **resourceapi.CapacityRequirements
-	admin       **bool
 }
 
 func partsOf(r *resourceapi.DeviceRequest) []part {
 	if e := r.Exactly; e != nil {
-		return []part{{&e.DeviceClassName, &e.Selectors, &e.AllocationMode, &e.Count, &e.Tolerations, &e.Capacity,
-			&e.AdminAccess}}
+		return []part{{&e.DeviceClassName, &e.Selectors, &e.AllocationMode, &e.Count, &e.Tolerations, &e.Capacity}}
 	}
 	var out []part
 	for i := range r.FirstAvailable {
 		s := &r.FirstAvailable[i]
 		out = append(out, part{&s.DeviceClassName, &s.Selectors, &s.AllocationMode, &s.Count, &s.Tolerations,
-			&s.Capacity, nil})
+			&s.Capacity})
 	}
 	return out
 }
@@ -118,9 +115,6 @@ func (m *changer) changePart(p part) {
 				*p.tolerations = append(*p.tolerations,
 					resourceapi.DeviceToleration{Operator: resourceapi.DeviceTolerationOpExists})
 			}
-		}
-		if p.admin != nil && m.admin && m.kinds.has("admin") {
-			*p.admin = pick(m, nil, ptr.To(true))
 		}
 	default:
 		for range pick(m, 1, 1, 1, 2, 4, 15, 31) {

@@ -95,8 +95,7 @@ func (s *search) climb(t *target, report func(*found)) {
 	if s.made[t] == nil {
 		s.made[t] = &resources{names: resourceNames(t.classes), classes: classesByResource(t.classes)}
 	}
-	m := &changer{random: s.random, words: t.words, resources: s.made[t].names, kinds: s.kinds, labels: s.labels,
-		admin: s.limits.admin}
+	m := &changer{random: s.random, words: t.words, resources: s.made[t].names, kinds: s.kinds, labels: s.labels}
 	at := &found{candidate: m.start(), target: t}
 	switch of := s.best[t]; {
 	case len(s.top) > 0 && s.random.IntN(3) == 0:

@@ -30,7 +30,7 @@ const (
 	ourController   = "system:serviceaccount:kube-system:gpu-compat-controller"
 )
 
-// The namespace of all pods; it has no labels but what --namespace-labels gives it.
+// The namespace of all pods.
 const namespace = "team"
 
 // server is as much of an API server as comes between an object and its storage.
@@ -59,15 +59,10 @@ func shippedPolicies(deployments string) ([]string, error) {
 	return slices.DeleteFunc(files, func(f string) bool { return filepath.Base(f) == "kustomization.yaml" }), nil
 }
 
-// newServer is the server with the policies of the files, and a namespace with the labels.
-func newServer(ctx context.Context, files []string, labels map[string]string,
-	classes []*resourceapi.DeviceClass) (*server,
-	error) {
+// newServer is the server with the policies of the files.
+func newServer(ctx context.Context, files []string, classes []*resourceapi.DeviceClass) (*server, error) {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace,
 		Labels: map[string]string{corev1.LabelMetadataName: namespace}}}
-	for k, v := range labels {
-		ns.Labels[k] = v
-	}
 	objects := []runtime.Object{ns}
 	for _, c := range classes {
 		objects = append(objects, c)

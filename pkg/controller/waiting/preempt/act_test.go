@@ -12,7 +12,6 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/utils/ptr"
 
@@ -31,21 +30,6 @@ func TestPodsThatWaitForOneClaimCostVictimsOnOneNode(t *testing.T) {
 	}, "n2")
 }
 
-// meanwhile changes a pod while a request is answered, when a client cannot be asked.
-func (s *site) meanwhile(name string, change func(*corev1.Pod)) {
-	s.Helper()
-	resource := schema.GroupVersionResource{Version: "v1", Resource: "pods"}
-	object, err := s.client.Tracker().Get(resource, "ns", name)
-	pod, ok := object.(*corev1.Pod)
-	if err != nil || !ok {
-		s.Errorf("pod %s is a %T: %v", name, object, err)
-		return
-	}
-	pod = pod.DeepCopy()
-	change(pod)
-	expect.Error(s, s.client.Tracker().Update(resource, pod, "ns"))
-}
-
 // The last look at the pod is right before the evictions.
 func TestNobodyGoesForAPodThatWaitsNoMore(t *testing.T) {
 	for name, change := range map[string]func(*corev1.Pod){
@@ -55,7 +39,7 @@ func TestNobodyGoesForAPodThatWaitsNoMore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {
-				s.onTry = func() { s.meanwhile("p", change) }
+				s.onTry = func() { s.change("p", change) }
 				s.waits(podOf("p", 9), 1)
 				s.after(11 * time.Second)
 				if len(s.tried) != 1 {
@@ -99,7 +83,7 @@ func TestConflict(t *testing.T) {
 			s.refuseLater = conflict
 			s.onTry = func() {
 				for _, name := range []string{"a", "b"} {
-					s.meanwhile(name, terminating(time.Now().Add(30*time.Second)))
+					s.change(name, terminating(time.Now().Add(30*time.Second)))
 				}
 			}
 			s.waits(podOf("p", 9), 2)

@@ -16,6 +16,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -116,11 +117,20 @@ func TestSizeOfGangs(t *testing.T) {
 	}
 }
 
+// group makes the gang's PodGroup.
+func (s *site) group(spec schedulingapi.PodGroupSpec) {
+	s.Helper()
+	apitest.Create(s, s.client, &schedulingapi.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "gang"},
+		Spec: spec})
+}
+
+// needs is the policy of a gang that needs so many pods.
+func needs(least int32) schedulingapi.PodGroupSchedulingPolicy {
+	return schedulingapi.PodGroupSchedulingPolicy{Gang: &schedulingapi.GangSchedulingPolicy{MinCount: least}}
+}
+
 // How many pods a gang needs is what its PodGroup says.
 func TestPodGroupsOfTheAPIServer(t *testing.T) {
-	gang := func(least int32) schedulingapi.PodGroupSchedulingPolicy {
-		return schedulingapi.PodGroupSchedulingPolicy{Gang: &schedulingapi.GangSchedulingPolicy{MinCount: least}}
-	}
 	basic := schedulingapi.PodGroupSchedulingPolicy{Basic: &schedulingapi.BasicSchedulingPolicy{}}
 	single := &schedulingapi.DisruptionMode{Single: &schedulingapi.SingleDisruptionMode{}}
 	all := &schedulingapi.DisruptionMode{All: &schedulingapi.AllDisruptionMode{}}
@@ -129,20 +139,16 @@ func TestPodGroupsOfTheAPIServer(t *testing.T) {
 		mode   *schedulingapi.DisruptionMode
 		want   []string
 	}{
-		"both":                     {gang(2), nil, []string{"a", "b"}},
-		"one":                      {gang(1), nil, []string{"b"}},
-		"one, disrupted singly":    {gang(1), single, []string{"b"}},
-		"one, disrupted together":  {gang(1), all, []string{"a", "b"}},
+		"both":                     {needs(2), nil, []string{"a", "b"}},
+		"one":                      {needs(1), nil, []string{"b"}},
+		"one, disrupted singly":    {needs(1), single, []string{"b"}},
+		"one, disrupted together":  {needs(1), all, []string{"a", "b"}},
 		"no gang":                  {basic, nil, []string{"b"}},
 		"none, disrupted together": {basic, all, []string{"a", "b"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {
-				group := &schedulingapi.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "gang"},
-					Spec: schedulingapi.PodGroupSpec{SchedulingPolicy: test.policy, DisruptionMode: test.mode}}
-				_, err := s.client.SchedulingV1beta1().PodGroups("ns").Create(s.Context(), group,
-					metav1.CreateOptions{})
-				expect.NoError(s, err)
+				s.group(schedulingapi.PodGroupSpec{SchedulingPolicy: test.policy, DisruptionMode: test.mode})
 				s.change("a", inGroup)
 				s.change("b", inGroup)
 				s.waits(podOf("p", 9), 1)
@@ -156,12 +162,7 @@ func TestPodGroupsOfTheAPIServer(t *testing.T) {
 func TestGangOfManyIsEvicted(t *testing.T) {
 	nodes := []string{"n2", "n3", "n4", "n5"}
 	run(t, func(s *site) {
-		group := &schedulingapi.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "gang"},
-			Spec: schedulingapi.PodGroupSpec{SchedulingPolicy: schedulingapi.PodGroupSchedulingPolicy{
-				Gang: &schedulingapi.GangSchedulingPolicy{MinCount: 6}}}}
-		_, err := s.client.SchedulingV1beta1().PodGroups("ns").Create(s.Context(), group,
-			metav1.CreateOptions{})
-		expect.NoError(s, err)
+		s.group(schedulingapi.PodGroupSpec{SchedulingPolicy: needs(6)})
 		gang := append([]string{"a", "b"}, nodes...)
 		for _, name := range gang {
 			s.change(name, inGroup)
@@ -179,12 +180,7 @@ func TestGangOfWhichOthersWereEvictedAtOnce(t *testing.T) {
 	high := func(pod *corev1.Pod) { pod.Spec.Priority = ptr.To(int32(20)) }
 	t.Run("it keeps as many as it needs", func(t *testing.T) {
 		run(t, func(s *site) {
-			group := &schedulingapi.PodGroup{ObjectMeta: metav1.ObjectMeta{Name: "gang"},
-				Spec: schedulingapi.PodGroupSpec{SchedulingPolicy: schedulingapi.PodGroupSchedulingPolicy{
-					Gang: &schedulingapi.GangSchedulingPolicy{MinCount: 2}}}}
-			_, err := s.client.SchedulingV1beta1().PodGroups("ns").Create(s.Context(), group,
-				metav1.CreateOptions{})
-			expect.NoError(s, err)
+			s.group(schedulingapi.PodGroupSpec{SchedulingPolicy: needs(2)})
 			// It cannot go as a whole.
 			s.change("a", high)
 			for _, name := range []string{"a", "n2", "n3"} {

@@ -3,7 +3,6 @@
 package preempt
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -16,11 +15,7 @@ func TestVictimsForAnInstance(t *testing.T) {
 	s.runs("n1", podOf("whole", 0), "gpu")
 	s.runs("n1", podOf("two", 2), "instance")
 	s.runs("n1", podOf("one", 1), "instance")
-	if node, victims, why := s.victims(wishes(podOf("p", 9), "instance")); node != "n1" ||
-		!slices.Equal(victims, []string{"one"}) {
-		t.Errorf("node %q, victims %q: %s; want those of n1: one", node, victims, why)
-	}
-	if _, victims, _ := s.victims(wishes(podOf("p", 1), "instance")); len(victims) > 0 {
-		t.Errorf("%q go for a pod of equal priority", victims)
-	}
+	s.plans(wishes(podOf("p", 9), "instance"), "n1 one")
+	// None goes for a pod of equal priority.
+	s.plans(wishes(podOf("p", 1), "instance"), "")
 }

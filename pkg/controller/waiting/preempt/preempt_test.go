@@ -9,9 +9,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/internal/expect"
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
@@ -96,9 +97,7 @@ func TestTheNextWaitsUntilTheFirstIsPlaced(t *testing.T) {
 				Results: []resourceapi.DeviceRequestAllocationResult{{Request: "r0", Driver: v1alpha1.DriverName,
 					Pool: v1alpha1.PoolName("n1"), Device: "gpu-1"}}}},
 		}
-		_, err := s.client.ResourceV1().ResourceClaims("ns").Update(s.Context(), claim,
-			metav1.UpdateOptions{})
-		expect.NoError(s, err)
+		apitest.Update(s, s.client, claim)
 		s.after(time.Minute, "b", "a")
 	})
 }
@@ -154,16 +153,11 @@ func TestWhoIsNotPlacedWaitsForTheNextTry(t *testing.T) {
 		pod := podOf("b2", 4)
 		pod.Spec.NodeName = "n1"
 		withClaim(pod)
-		claim, err := s.client.ResourceV1().ResourceClaims("ns").Get(s.Context(), "b-gpu", metav1.GetOptions{})
-		expect.NoError(s, err)
+		claim := apitest.Get[*resourceapi.ResourceClaim](s, s.client, "ns", "b-gpu")
 		s.gone("b")
 		claim.Name, claim.ResourceVersion = "b2-gpu", ""
 		claim.Status.ReservedFor[0].Name, claim.Status.ReservedFor[0].UID = "b2", "b2"
-		_, err = s.client.CoreV1().Pods("ns").Create(s.Context(), pod, metav1.CreateOptions{})
-		expect.NoError(s, err)
-		_, err = s.client.ResourceV1().ResourceClaims("ns").Create(s.Context(), claim,
-			metav1.CreateOptions{})
-		expect.NoError(s, err)
+		apitest.Create[runtime.Object](s, s.client, pod, claim)
 		s.after(40*time.Second, "b")
 		s.told("Warning GPUNotPreempted Pods of lower priority were evicted from node n1, and the scheduler has not placed " +
 			"this pod since they ended: others may have taken their GPUs. No others are evicted for 1m0s")

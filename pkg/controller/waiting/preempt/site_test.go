@@ -28,6 +28,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
@@ -74,14 +75,10 @@ func run(t *testing.T, test func(s *site), more ...string) {
 		}
 		var objects []runtime.Object
 		for _, n := range stage.nodes {
-			objects = append(objects, n.Node, &resourceapi.ResourceSlice{
-				ObjectMeta: metav1.ObjectMeta{Name: n.Name},
-				Spec: resourceapi.ResourceSliceSpec{
-					Driver: v1alpha1.DriverName, NodeName: &n.Name,
-					Pool:    resourceapi.ResourcePool{Name: v1alpha1.PoolName(n.Name), ResourceSliceCount: 1},
-					Devices: resourcesOf(n.Name, mode.Exclusive).Pools[v1alpha1.PoolName(n.Name)].Slices[0].Devices,
-				},
-			})
+			name := v1alpha1.PoolName(n.Name)
+			pool := resourcesOf(n.Name, mode.Exclusive).Pools[name]
+			objects = append(objects, n.Node, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: n.Name},
+				Spec: devices.SliceSpec(n.Name, name, pool, pool.Slices[0])})
 			for i, pod := range n.pods {
 				objects = append(objects, pod, n.claims[i])
 			}
@@ -196,29 +193,20 @@ func (s *site) waits(pod *corev1.Pod, gpus int) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name + "-gpu", UID: pod.UID + "-gpu"},
 		Spec:       resourceapi.ResourceClaimSpec{Devices: asking([]string{"gpu", "gpu"}[:gpus]...)},
 	}
-	_, err := s.client.ResourceV1().ResourceClaims(pod.Namespace).Create(s.Context(), claim,
-		metav1.CreateOptions{})
-	expect.NoError(s, err)
-	_, err = s.client.CoreV1().Pods(pod.Namespace).Create(s.Context(), pod, metav1.CreateOptions{})
-	expect.NoError(s, err)
+	apitest.Create[runtime.Object](s, s.client, claim, pod)
 }
 
 // change changes a pod as others do.
 func (s *site) change(name string, change func(*corev1.Pod)) {
 	s.Helper()
-	pod, err := s.client.CoreV1().Pods("ns").Get(s.Context(), name, metav1.GetOptions{})
-	expect.NoError(s, err)
-	change(pod)
-	_, err = s.client.CoreV1().Pods("ns").Update(s.Context(), pod, metav1.UpdateOptions{})
-	expect.NoError(s, err)
+	apitest.Change(s, s.client, "ns", name, change)
 }
 
 // gone has a pod end, and its claim freed.
 func (s *site) gone(name string) {
 	s.Helper()
-	expect.NoError(s, s.client.CoreV1().Pods("ns").Delete(s.Context(), name, metav1.DeleteOptions{}))
-	expect.NoError(s, s.client.ResourceV1().ResourceClaims("ns").Delete(s.Context(), name+"-gpu",
-		metav1.DeleteOptions{}))
+	apitest.Delete[*corev1.Pod](s, s.client, "ns", name)
+	apitest.Delete[*resourceapi.ResourceClaim](s, s.client, "ns", name+"-gpu")
 }
 
 // after checks which pods were evicted until then.

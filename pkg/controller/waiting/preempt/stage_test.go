@@ -5,6 +5,7 @@ package preempt
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -96,10 +97,7 @@ func (s *stage) node(name string, m mode.Mode) *node {
 	for i, slice := range pool.Slices {
 		n.pool = append(n.pool, view.Read(&resourceapi.ResourceSlice{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", name, i)},
-			Spec: resourceapi.ResourceSliceSpec{
-				Driver: v1alpha1.DriverName, NodeName: &name, Devices: slice.Devices, SharedCounters: slice.SharedCounters,
-				Pool: resourceapi.ResourcePool{Name: v1alpha1.PoolName(name), ResourceSliceCount: int64(len(pool.Slices))},
-			},
+			Spec:       devices.SliceSpec(name, v1alpha1.PoolName(name), pool, slice),
 		}))
 	}
 	s.nodes = append(s.nodes, n)
@@ -241,6 +239,16 @@ func (s *stage) victims(w wish) (node string, victims []string, why string) {
 		victims = append(victims, pod.Name)
 	}
 	return o.node.Name, victims, why
+}
+
+// plans checks which node and victims are chosen for a pod, or a part of why there are none.
+func (s *stage) plans(w wish, want string) {
+	s.Helper()
+	node, victims, why := s.victims(w)
+	got := strings.Join(append([]string{node}, victims...), " ")
+	if why == "" && got != want || why != "" && !strings.Contains(why, want) {
+		s.Errorf("%s (%s), want %s", got, why, want)
+	}
 }
 
 // closes has a DeviceTaintRule taint the devices that it selects.

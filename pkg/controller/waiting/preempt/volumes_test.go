@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/internal/expect"
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 )
 
 // Nobody goes for a pod whose volume cannot follow it to the node, or may not.
@@ -52,16 +52,12 @@ func TestVolumes(t *testing.T) {
 				if test.claim != nil {
 					test.claim.ObjectMeta = metav1.ObjectMeta{Namespace: "ns", Name: "p-v"}
 					test.claim.Spec.VolumeName = "pv"
-					_, err := s.client.CoreV1().PersistentVolumeClaims("ns").Create(s.Context(), test.claim,
-						metav1.CreateOptions{})
-					expect.NoError(s, err)
+					apitest.Create(s, s.client, test.claim)
 				}
 				if test.volume != nil {
 					pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
 					test.volume(pv)
-					_, err := s.client.CoreV1().PersistentVolumes().Create(s.Context(), pv,
-						metav1.CreateOptions{})
-					expect.NoError(s, err)
+					apitest.Create(s, s.client, pv)
 				}
 				s.waits(podOf("p", 9, test.pod), 1)
 				s.after(time.Minute, test.want...)
