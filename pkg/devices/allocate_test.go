@@ -31,7 +31,7 @@ func node(t *testing.T, m mode.Mode, slots int64, more ...*resourceapi.DeviceCla
 		append(modeClasses(t), more...))
 }
 
-func modeClasses(t *testing.T) []*resourceapi.DeviceClass {
+func modeClasses(t testing.TB) []*resourceapi.DeviceClass {
 	t.Helper()
 	classes, err := deviceclasses.Modes()
 	expect.NoError(t, err)

@@ -48,7 +48,7 @@ func dynamicPool(m *gpu.Machine, used map[string]int64) resourceslice.DriverReso
 	return devices.BuildDynamic(m, options)
 }
 
-func dynamicNode(t *testing.T, m *gpu.Machine) *allocatortest.Node {
+func dynamicNode(t testing.TB, m *gpu.Machine) *allocatortest.Node {
 	t.Helper()
 	return allocatortest.NewNode("n1", v1alpha1.DriverName, dynamicPool(m, nil), modeClasses(t))
 }

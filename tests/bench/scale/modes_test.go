@@ -8,79 +8,39 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/structured"
+	"k8s.io/klog/v2/ktesting"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
-	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/nodes"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
 // The benchmark's figures hold only if a claim fits on each free node.
 func TestClaimsFit(t *testing.T) {
-	eachMode(t, func(m mode.Mode, allocate func() error) {
-		if err := allocate(); err != nil {
-			t.Errorf("mode %s: %v", m, err)
-		}
-	})
-}
-
-// Attributes, selectors and devices that cost the scheduler more show in its allocations first.
-func TestFreeNodeStaysCheap(t *testing.T) {
-	most := map[mode.Mode]float64{mode.Exclusive: 160, mode.Share: 180, mode.Topology: 1130, mode.Dynamic: 330}
-	eachMode(t, func(m mode.Mode, allocate func() error) {
-		if got := testing.AllocsPerRun(50, func() { expect.NoError(t, allocate()) }); got > most[m] {
-			t.Errorf("mode %s: a free node costs %.0f allocations, more than %.0f", m, got, most[m])
-		}
-	})
-}
-
-// A free node costs the allocator the same memory and allocations on each machine, however busy that is.
-func BenchmarkFreeNode(b *testing.B) {
-	eachMode(b, func(m mode.Mode, allocate func() error) {
-		b.Run(string(m), func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if err := allocate(); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	})
-}
-
-// eachMode calls see for each measured mode, with what allocates a claim on a free node as the scheduler does it.
-func eachMode(t testing.TB, see func(m mode.Mode, allocate func() error)) {
-	t.Helper()
 	testneeds.DeviceNodes(t)
-	ctx, b := t.Context(), &bench{}
+	_, ctx := ktesting.NewTestContext(t)
+	b := &bench{}
 	has, err := b.simulate(ctx, "../../../demo/machines/dgx1.yaml", 1)
 	expect.NoError(t, err)
 	classes, err := deviceclasses.All()
 	expect.NoError(t, err)
-	expressions := stockallocator.Expressions(10)
 	for _, m := range modes() {
 		slices, err := nodes.Slices(has[0], b.machines[0], m)
+		expect.NoError(t, err)
+		allocator, err := structured.NewAllocator(ctx, stockallocator.Features(), stockallocator.Nothing(),
+			stockallocator.Classes(classes), slices, stockallocator.Expressions(10))
 		expect.NoError(t, err)
 		request := requestIn(m)
 		if request.Exactly != nil { // the API server's defaults
 			request.Exactly.AllocationMode, request.Exactly.Count = resourceapi.DeviceAllocationModeExactCount, 1
 		}
-		claims := []*resourceapi.ResourceClaim{{Spec: harness.Requests(request)}}
-		see(m, func() error {
-			allocator, err := structured.NewAllocator(ctx, stockallocator.Features(), stockallocator.Nothing(),
-				stockallocator.Classes(classes), slices, expressions)
-			if err != nil {
-				return err
-			}
-			fits, err := allocator.Allocate(ctx, has[0], claims)
-			if err == nil && fits == nil {
-				err = errors.New("the claim does not fit")
-			}
-			return err
-		})
+		claim := &resourceapi.ResourceClaim{Spec: harness.Requests(request)}
+		if fits, err := allocator.Allocate(ctx, has[0], []*resourceapi.ResourceClaim{claim}); fits == nil {
+			t.Errorf("mode %s: the claim does not fit: %v", m, err)
+		}
 	}
 }
 
