@@ -43,8 +43,7 @@ func (n freeNode) allocate(t testing.TB) {
 	n.Release(got)
 }
 
-// Attributes, selectors and devices that cost the scheduler more show in its allocations first, however busy the machine
-// is.
+// Attributes, selectors and devices that cost the scheduler more show in its allocations first, on a busy machine, too.
 func TestFreeNodeStaysCheap(t *testing.T) {
 	for name, n := range freeNodes(t) {
 		if got := testing.AllocsPerRun(50, func() { n.allocate(t) }); got > n.most {
