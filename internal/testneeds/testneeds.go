@@ -42,3 +42,12 @@ func DeviceNodes(t testing.TB) {
 		Skipf(t, "making a device node: %v: run as root", err)
 	}
 }
+
+// Time is for a test that searches long and runs nothing beside that. `go test -short` leaves it out, also in CI: lane
+// race runs so, to which such a test has nothing to show, and lane unit runs it.
+func Time(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("a long search, and nothing beside it")
+	}
+}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
+	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
@@ -123,9 +124,7 @@ func TestWhatIsMeantWellIsSearchedToTheEnd(t *testing.T) {
 
 // A search that is cut off is neither room nor none, the same each time, and ends long before it would.
 func TestASearchThatIsCutOffIsSaidToBe(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a long search, and nothing beside it")
-	}
+	testneeds.Time(t)
 	s := eight(t, mode.Share, "n0", "n1")
 	claims := []*resourceapi.ResourceClaim{tooMany()}
 	for _, extent := range []scheduling.Extent{scheduling.EveryNode, scheduling.FirstRoom} {

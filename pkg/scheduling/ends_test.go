@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
+	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -45,9 +46,7 @@ func asking(counts ...int64) *resourceapi.ResourceClaim {
 // EndsInTime judges the longest search of a node, not one that happens to succeed: a node with nine GPUs has nine
 // single GPUs at once, but takes 8! ways if the last is gone.
 func TestEndsInTime(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a long search, and nothing beside it")
-	}
+	testneeds.Time(t)
 	type claims = []*resourceapi.ResourceClaim
 	ones := func(n int) *resourceapi.ResourceClaim { return asking(slices.Repeat([]int64{1}, n)...) }
 	all := ones(8)

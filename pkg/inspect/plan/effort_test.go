@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
+	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -60,9 +61,7 @@ func TestPodsOfWhichItIsNotKnownAreCountedApart(t *testing.T) {
 
 // A gang some of whose pods are not known to find room is not known to wait.
 func TestAGangIsNotKnownToWaitWhereASearchIsCutOff(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a long search, and nothing beside it")
-	}
+	testneeds.Time(t)
 	const gang = `, pod-group.scheduling.sigs.k8s.io/name: g, pod-group.scheduling.sigs.k8s.io/min-available: "%d"`
 	for least, unsearched := range map[int]int{3: 3, 4: 2} {
 		s := newSite(t)

@@ -11,6 +11,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
+	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 )
 
@@ -27,9 +28,7 @@ func manyWays(name string) *resourceapi.ResourceClaim {
 
 // A search that was cut off says neither that the pod fits nor that no node has room.
 func TestASearchThatIsCutOffIsNoAnswer(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a long search, and nothing beside it")
-	}
+	testneeds.Time(t)
 	const unknown = "whether a node has room for its GPUs is not known: 1 node that it can be on was not searched to " +
 		"the end: the requests can be met in too many ways.\n"
 	loop := asking("team-a", "loop", "share.gpu.aliyun.com", "2Gi")
@@ -72,9 +71,7 @@ func TestASearchThatIsCutOffIsNoAnswer(t *testing.T) {
 
 // What of a gang was cut off leaves open whether the gang fits.
 func TestAGangIsOpenWhereASearchIsCutOff(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a long search, and nothing beside it")
-	}
+	testneeds.Time(t)
 	in := stage(t)
 	gangOf(&in, 2, 0, 2, "2Gi")
 	in.Group.Members[1].Claims = []*resourceapi.ResourceClaim{manyWays("c")}

@@ -12,6 +12,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
@@ -62,9 +63,7 @@ func TestMain(m *testing.M) {
 // Where no policy bounds what pods ask for, each kind of dear pod is found that is known. So a search that
 // finds none says something.
 func TestFindsWhatNothingBounds(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a long search, and nothing beside it")
-	}
+	testneeds.Time(t)
 	for name, test := range map[string]struct {
 		node  string
 		kinds string
@@ -122,9 +121,7 @@ const gateBound = 200 * time.Millisecond
 // Without any policy, the search of a node for a pod that leaves the gate of costly claims stays within the bound,
 // whatever others hold there.
 func TestNothingDearGoesFromTheGate(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a long search, and nothing beside it")
-	}
+	testneeds.Time(t)
 	engine := scheduling.NewEngine(scheduling.ExpressionsMost)
 	let := 0
 	nodes := []string{"a100x8 share empty", "a100x16 share half taken", "a100x8 dynamic empty",
