@@ -19,8 +19,8 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
-// hung is long enough for a simulated GPU to answer under the race detector,
-// and what a test waits for one that does not.
+// hung is what a test waits for a GPU that does not answer, on the clock of its synctest bubble: a slow machine is no
+// hung GPU.
 const hung = 500 * time.Millisecond
 
 func load(t *testing.T, name string) *sim.Spec {
@@ -139,28 +139,35 @@ func TestReadFaults(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			spec := load(t, "a100x8")
-			sound := read(t, spec.NVML(), Options{})
-			spec.GPUs[1].Fault = tc.fault
-			m := read(t, spec.NVML(), Options{CallTimeout: hung})
-			if len(m.Faults) != 1 {
-				t.Fatalf("%d faults, want 1: %v", len(m.Faults), m.Faults)
-			}
-			f := m.Faults[0]
-			if f.Index != 1 || f.Reason != tc.reason || !strings.Contains(f.Message, tc.says) {
-				t.Errorf("fault %v, want index 1, reason %s, message with %q", f, tc.reason, tc.says)
-			}
-			// The others are what they are without it, and keep their indices.
-			want := append([]gpu.GPU{sound.GPUs[0]}, sound.GPUs[2:]...)
-			expect.Equal(t, want, m.GPUs, "the other GPUs")
-			for _, l := range m.Links {
-				if l.A == 1 || l.B == 1 {
-					t.Errorf("link %v to a GPU that is left out", l)
-				}
-			}
-			expect.Equal(t, 21, len(m.Links), "links")
+			synctest.Test(t, func(t *testing.T) { readsWithFault(t, tc.fault, tc.reason, tc.says) })
 		})
 	}
+}
+
+// readsWithFault reads eight GPUs of which GPU 1 has the fault.
+func readsWithFault(t *testing.T, fault sim.Fault, reason gpu.FaultReason, says string) {
+	t.Helper()
+	defer time.Sleep(sim.Hangs)
+	spec := load(t, "a100x8")
+	sound := read(t, spec.NVML(), Options{})
+	spec.GPUs[1].Fault = fault
+	m := read(t, spec.NVML(), Options{CallTimeout: hung})
+	if len(m.Faults) != 1 {
+		t.Fatalf("%d faults, want 1: %v", len(m.Faults), m.Faults)
+	}
+	f := m.Faults[0]
+	if f.Index != 1 || f.Reason != reason || !strings.Contains(f.Message, says) {
+		t.Errorf("fault %v, want index 1, reason %s, message with %q", f, reason, says)
+	}
+	// The others are what they are without it, and keep their indices.
+	want := append([]gpu.GPU{sound.GPUs[0]}, sound.GPUs[2:]...)
+	expect.Equal(t, want, m.GPUs, "the other GPUs")
+	for _, l := range m.Links {
+		if l.A == 1 || l.B == 1 {
+			t.Errorf("link %v to a GPU that is left out", l)
+		}
+	}
+	expect.Equal(t, 21, len(m.Links), "links")
 }
 
 func TestReadUnsupportedEverywhere(t *testing.T) {

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/server"
@@ -129,8 +131,7 @@ func TestReadNumbersByPCIAddress(t *testing.T) {
 }
 
 func TestReadFailsAsAWhole(t *testing.T) {
-	block := make(chan struct{})
-	t.Cleanup(func() { close(block) })
+	const hangs = 2 * hung
 	for _, tc := range []struct {
 		name    string
 		prepare func(*server.Server)
@@ -143,17 +144,20 @@ func TestReadFailsAsAWhole(t *testing.T) {
 			s.DeviceGetCountFunc = func() (int, nvml.Return) { return 0, nvml.ERROR_UNKNOWN }
 		}, "counting the GPUs"},
 		{"count hangs", func(s *server.Server) {
-			s.DeviceGetCountFunc = func() (int, nvml.Return) { <-block; return 0, nvml.SUCCESS }
+			s.DeviceGetCountFunc = func() (int, nvml.Return) { time.Sleep(hangs); return 0, nvml.SUCCESS }
 		}, "counting the GPUs: no answer in time from NVML"},
 		{"CUDA version hangs", func(s *server.Server) {
-			s.SystemGetCudaDriverVersionFunc = func() (int, nvml.Return) { <-block; return 0, nvml.SUCCESS }
+			s.SystemGetCudaDriverVersionFunc = func() (int, nvml.Return) { time.Sleep(hangs); return 0, nvml.SUCCESS }
 		}, "reading the CUDA version: no answer in time from NVML"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			lib := load(t, "t4x1").NVML().(*server.Server)
-			tc.prepare(lib)
-			_, err := Read(t.Context(), lib, Options{CallTimeout: hung})
-			expect.Error(t, err, tc.says, "nvidia-smi")
+			synctest.Test(t, func(t *testing.T) {
+				defer time.Sleep(hangs)
+				lib := load(t, "t4x1").NVML().(*server.Server)
+				tc.prepare(lib)
+				_, err := Read(t.Context(), lib, Options{CallTimeout: hung})
+				expect.Error(t, err, tc.says, "nvidia-smi")
+			})
 		})
 	}
 }

@@ -3,6 +3,8 @@
 package sim
 
 import (
+	"time"
+
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/server"
 )
@@ -50,10 +52,13 @@ func failOn[A, B any](f Fault, p Property, answer func(A) (B, nvml.Return)) func
 	return func(A) (b B, _ nvml.Return) { return b, settle(ret) }
 }
 
-// settle returns ret, or never.
+// Hangs is how long a call that hangs takes: longer than any test. It ends, so that a synctest bubble can outlast it.
+const Hangs = 100 * 365 * 24 * time.Hour
+
+// settle returns ret, at once or after Hangs.
 func settle(ret nvml.Return) nvml.Return {
 	if ret == returnHang {
-		select {}
+		time.Sleep(Hangs)
 	}
 	return ret
 }
@@ -77,7 +82,7 @@ func setFaults(d *server.Device, f Fault) {
 
 // setHandleFaults makes the library refuse the handles of GPUs whose handle
 // is faulty. To find a GPU by its UUID the driver asks all of them: one that is
-// lost or hangs keeps all others from being found.
+// lost or Hangs keeps all others from being found.
 func (s *Spec) setHandleFaults(lib *server.Server) {
 	byIndex, byUUID := lib.DeviceGetHandleByIndexFunc, lib.DeviceGetHandleByUUIDFunc
 	lib.DeviceGetHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {

@@ -112,11 +112,8 @@ func TestManifests(t *testing.T) {
 			if !test.service {
 				return
 			}
-			ready := kubectl("get", "endpointslices", "-l", "kubernetes.io/service-name="+name,
-				"-o", "jsonpath={.items[*].endpoints[*].conditions.ready}")
-			if ready != "true" {
-				t.Errorf("the endpoints of its Service are ready: %q", ready)
-			}
+			kubectl("wait", "endpointslices", "-l", "kubernetes.io/service-name="+name,
+				"--for=jsonpath={.endpoints[*].conditions.ready}=true", "--timeout=1m")
 		})
 	}
 }
