@@ -117,20 +117,22 @@ func (n *node) specs(t *testing.T) map[string]string {
 
 // Without the API server nobody knows whose the specs are.
 func TestSpecsStayUntilTheAPIServerAnswers(t *testing.T) {
-	n := newNode(t)
-	n.prepared(t, sharesOf("u1", 0, 12))
-	n.loseState(t)
-	n.api.err = errors.New("connection refused")
-	r := n.repairer()
-	expect.Error(t, r.Repair(t.Context()), "connection refused")
-	expect.Equal(t, 1, len(n.specs(t)), "specs: that of a running claim")
-	limit, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	_, err := n.Prepare(limit, sharesOf("u2", 0, 12))
-	expect.ErrorIs(t, err, errIncomplete) // it is not known who has the GPU
-	n.api.err = nil
-	expect.NoError(t, r.Repair(t.Context()))
-	expect.Equal(t, 1, len(n.records(t)), "records: that of the running claim")
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.prepared(t, sharesOf("u1", 0, 12))
+		n.loseState(t)
+		n.api.err = errors.New("connection refused")
+		r := n.repairer()
+		expect.Error(t, r.Repair(t.Context()), "connection refused")
+		expect.Equal(t, 1, len(n.specs(t)), "specs: that of a running claim")
+		limit, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := n.Prepare(limit, sharesOf("u2", 0, 12))
+		expect.ErrorIs(t, err, errIncomplete) // it is not known who has the GPU
+		n.api.err = nil
+		expect.NoError(t, r.Repair(t.Context()))
+		expect.Equal(t, 1, len(n.records(t)), "records: that of the running claim")
+	})
 }
 
 // While it is not known what a claim has whose record is damaged, nobody else is given it.
