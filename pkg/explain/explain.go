@@ -8,6 +8,7 @@ package explain
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -99,11 +100,32 @@ type Explanation struct {
 	// Unoffered says that no node offers anything of a class that is asked for, Short
 	// that there is some of every class, but never as many or as large ones.
 	Unoffered, Short bool
+	// AtOnce says that each request could be served, but no node could serve all of them.
+	AtOnce bool
 	// Others says that devices of other drivers are asked for, too.
 	Others bool
 	// Failing says that a selector cannot be evaluated for a device of a node that the pod can be on: what is said
 	// depends on whether the node takes the pod now.
 	Failing bool
+}
+
+// SameClaim says that a pod names one claim more than once; empty where it does not. The scheduler then allocates the
+// claim, fails to reserve it for one pod twice, and tries again for ever: the API server takes no duplicates in
+// status.reservedFor.
+func SameClaim(pod *corev1.Pod) string {
+	names := map[string]string{}
+	for _, asked := range pod.Spec.ResourceClaims {
+		if asked.ResourceClaimName == nil {
+			continue
+		}
+		if other, twice := names[*asked.ResourceClaimName]; twice {
+			return fmt.Sprintf("its resourceClaims %s and %s are one ResourceClaim, %s, which the scheduler cannot reserve for "+
+				"a pod twice: name it once, and let several containers use that name", other, asked.Name,
+				*asked.ResourceClaimName)
+		}
+		names[*asked.ResourceClaimName] = asked.Name
+	}
+	return ""
 }
 
 // never is what the Message begins with if the pod can never run.
@@ -169,7 +191,7 @@ func (c *Cluster) explain(ctx context.Context, m *scheduling.Meter, pod *corev1.
 	if s.known && s.busy() {
 		f := c.Together(ctx, m, unallocated, may, scheduling.NewEffort(c.explainer.limits.Combined))
 		if s.unsearched = f.Kind == scheduling.Unsearched; f.Step < scheduling.Taken {
-			s.found = append(s.found, found{[]string{c.say(f)}, f.Step})
+			s.found, s.atOnce = append(s.found, found{[]string{c.say(f)}, f.Step}), f.Step == scheduling.TooFew
 		}
 	}
 	return s.explanation(c.Settled && !s.elsewhere), nil
@@ -237,8 +259,8 @@ type sum struct {
 	known bool
 	// elsewhere is true where a device plugin might serve it on nodes that are not known.
 	elsewhere bool
-	// failing is Explanation.Failing, unsearched Explanation.Unsearched.
-	failing, unsearched bool
+	// failing is Explanation.Failing, unsearched Explanation.Unsearched, atOnce Explanation.AtOnce.
+	failing, unsearched, atOnce bool
 	// found is of each request that is for our devices.
 	found []found
 }
@@ -250,7 +272,8 @@ func (s sum) busy() bool {
 
 // explanation leaves out requests that could be served where another could not.
 func (s sum) explanation(settled bool) Explanation {
-	e := Explanation{Busy: s.busy(), Others: !s.known, Failing: s.failing, Unsearched: s.unsearched}
+	e := Explanation{Busy: s.busy(), Others: !s.known, Failing: s.failing, Unsearched: s.unsearched,
+		AtOnce: s.atOnce}
 	var texts []string
 	for _, f := range s.found {
 		if f.best >= scheduling.Taken && !e.Busy {

@@ -15,6 +15,9 @@ import (
 // helpMost is how many devices a way out names.
 const helpMost = 3
 
+// FewerAtOnce is what would help where no node has all GPUs that are asked for, whatever is given back.
+const FewerAtOnce = "asking for fewer at once, or a node with more such GPUs"
+
 // Help says what would help on a node: about the request that is farthest from being served; empty where nothing does
 // that is about the pod's GPUs. heldBy says who has devices of the node, if anybody.
 func Help(n scheduling.NodeRoom, heldBy func(devices []string) string) string {
@@ -44,14 +47,14 @@ func Help(n scheduling.NodeRoom, heldBy func(devices []string) string) string {
 	case scheduling.Tainted:
 		return "kubectl describe node " + n.Name + ", whose Events say what closes its GPUs and until when"
 	case scheduling.TooSmall:
-		return "asking for " + most(lack) + ", or a node with larger GPUs"
+		return largerThan(lack)
 	case scheduling.Unmatched:
 		return "another selector, or a node with such GPUs"
 	case scheduling.NoStep:
 		if lack.Class == nil {
 			return "" // no other request for GPUs would change it
 		}
-		return "asking for fewer at once, or a node with more such GPUs"
+		return FewerAtOnce
 	case scheduling.OtherClass:
 		if lack.Class != nil && lack.Class.Labels[v1alpha1.LabelProfile] != "" {
 			return "asking for a profile that a node offers, or a GPU that is cut that way: docs/mig.md"
@@ -63,15 +66,24 @@ func Help(n scheduling.NodeRoom, heldBy func(devices []string) string) string {
 	}
 }
 
-// most is how much a request that no GPU of a node is large enough for could have of one.
-func most(lack scheduling.Lack) string {
+// largerThan says what would help a request that no GPU of a node is large enough for.
+func largerThan(lack scheduling.Lack) string {
 	tooSmall := slices.DeleteFunc(slices.Clone(lack.Seen), func(s scheduling.Seen) bool {
 		return s.Step != scheduling.TooSmall
 	})
-	if largest := scheduling.Freest(tooSmall); lack.More == 1 && !largest.Has.IsZero() {
-		return fmt.Sprintf("%s of %s at most", Written(largest.Name, largest.Has), largest.Name)
+	largest, most := scheduling.Freest(tooSmall), "less"
+	if _, known := largest.Device.Capacity[largest.Name]; !known {
+		var has []string
+		for name := range largest.Device.Capacity {
+			has = append(has, string(name))
+		}
+		slices.Sort(has)
+		return "asking for a capacity that GPUs have: " + list(has)
 	}
-	return "less"
+	if lack.More == 1 && !largest.Has.IsZero() {
+		most = fmt.Sprintf("%s of %s at most", Written(largest.Name, largest.Has), largest.Name)
+	}
+	return "asking for " + most + ", or a node with larger GPUs"
 }
 
 func oneOf(names []string) string {

@@ -161,6 +161,10 @@ func amountsOfEach(of []scheduling.Seen, format string) []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		s := scheduling.Freest(byName[name])
+		if _, has := s.Device.Capacity[name]; !has {
+			out = append(out, string(name)+": no such capacity")
+			continue
+		}
 		out = append(out, string(name)+": "+fmt.Sprintf(format, Written(name, s.Asked), Written(name, s.Has),
 			scheduling.GPUOf(s.Device)))
 	}

@@ -67,11 +67,19 @@ func (l *look) othersHold() bool {
 	return l.why.TooExpensive || l.why.Busy && l.why.Message != ""
 }
 
+func (e *explainer) asksForOurs(claim *resourceapi.ResourceClaim) bool {
+	some, _ := e.cluster.Ours(claim)
+	return some
+}
+
 // explain finds what there is to say of the pod's claims; nothing where these are not what it waits for.
 func (e *explainer) explain(ctx context.Context, l *look) (answer, error) {
 	claims, there, err := podstate.Claims(ctx, e.client, l.pod)
 	if err != nil || !there {
 		return answer{}, err
+	}
+	if same := explain.SameClaim(l.pod); same != "" && slices.ContainsFunc(claims, e.asksForOurs) {
+		return says(same), nil
 	}
 	if own := scheduling.ClaimForExtended(l.pod, e.cluster.ClassOf); own != nil {
 		claims = append(claims, own)

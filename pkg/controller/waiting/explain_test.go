@@ -215,6 +215,19 @@ func TestChangesAreTold(t *testing.T) {
 	})
 }
 
+// The scheduler allocates the claim, cannot reserve it twice, and tries again for ever.
+func TestOneClaimByTwoNames(t *testing.T) {
+	run(t, func(s *site) {
+		waits := pod(`running PreBind plugin "DynamicResources": claim ns/c got allocated elsewhere in the meantime`)
+		waits.Spec.ResourceClaims = append(waits.Spec.ResourceClaims,
+			corev1.PodResourceClaim{Name: "again", ResourceClaimName: ptr.To("c")})
+		s.create(claim("2Gi"), waits)
+		time.Sleep(time.Minute)
+		s.told("after a while", warning+"its resourceClaims gpu and again are one ResourceClaim, c, which the scheduler "+
+			"cannot reserve for a pod twice: name it once, and let several containers use that name")
+	})
+}
+
 // Who asked in the manner of ACK finds the words of its scheduler, too.
 func TestPodsAsOnACKAreToldInItsWords(t *testing.T) {
 	gpus := func(count int64) *resourceapi.ResourceClaim {

@@ -221,6 +221,10 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 		a.say(what, "asks for no GPUs of this driver")
 		return nil
 	}
+	if same := explain.SameClaim(pod); same != "" {
+		a.sayWaits(what, same)
+		return nil
+	}
 	if in.Group != nil {
 		gang, err := fitGang(ctx, in, classOf)
 		if err != nil {
@@ -232,9 +236,12 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 	if err != nil || room.Fits() {
 		return err
 	}
-	reason, err := in.reason(ctx, pod, claims, room)
+	reason, atOnce, err := in.reason(ctx, pod, claims, room)
 	if err != nil {
 		return err
+	}
+	if atOnce {
+		a.Help = []string{explain.FewerAtOnce}
 	}
 	if reason == "" {
 		reason, _ = explain.Unsearched(room)
@@ -245,16 +252,18 @@ func (a *Answer) waits(ctx context.Context, in Input, what string) error {
 	return nil
 }
 
-// reason is why a pod for which there is no room waits; empty where it is not known whether there is any.
+// reason is why a pod for which there is no room waits; empty where it is not known whether there is any. atOnce says
+// that no node has all that it asks for at once, whatever is given back.
 func (in Input) reason(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim,
-	room scheduling.Room) (string, error) {
+	room scheduling.Room) (reason string, atOnce bool, err error) {
 	if errors.Is(room.Refused, scheduling.ErrUsers) {
-		return room.Refused.Error(), nil
+		return room.Refused.Error(), false, nil
 	}
 	if allOnNodes(claims) {
-		return in.elsewhere(claims, room)
+		reason, err = in.elsewhere(claims, room)
+		return reason, false, err
 	}
-	reason := "no node has room for its GPUs now"
+	reason = "no node has room for its GPUs now"
 	switch {
 	case room.Refused != nil:
 		reason = "the scheduler gives up before it has looked at all nodes: " + explain.Refused(room)
@@ -266,14 +275,15 @@ func (in Input) reason(ctx context.Context, pod *corev1.Pod, claims []*resourcea
 		reason = "no node has room for its GPUs and its exclusive CPUs now"
 	}
 	if room.InUse(claims) {
-		return reason, nil
+		return reason, false, nil
 	}
 	never, err := in.never(ctx, pod, claims)
-	return cmp.Or(never, reason), err
+	return cmp.Or(never.Message, reason), never.AtOnce, err
 }
 
 // never is why a pod would find no devices whatever is free, in the controller's words; empty where it might.
-func (in Input) never(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (string, error) {
+func (in Input) never(ctx context.Context, pod *corev1.Pod, claims []*resourceapi.ResourceClaim) (explain.Explanation,
+	error) {
 	published := scheduling.Published{Labels: map[string]map[string]string{}, Classes: in.Classes, Now: in.Now}
 	closed := map[string]corev1.NodeSpec{}
 	published.Closed = func(node string) corev1.NodeSpec { return closed[node] }
@@ -287,13 +297,13 @@ func (in Input) never(ctx context.Context, pod *corev1.Pod, claims []*resourceap
 	}
 	cluster, err := explain.New(in.Engine, limits).Look(published)
 	if err != nil {
-		return "", err
+		return explain.Explanation{}, err
 	}
 	e, err := cluster.Explain(ctx, pod, claims)
 	if err != nil || e.Busy || e.TooExpensive {
-		return "", err
+		return explain.Explanation{}, err
 	}
-	return e.Message, nil
+	return e, nil
 }
 
 // anywhere is a pod without what its node has to be like, where that cannot be compared with
