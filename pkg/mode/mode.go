@@ -187,6 +187,12 @@ func FromLabels(labels map[string]string, last Asked) (Asked, error) {
 	return next, nil
 }
 
+// Labelled reports whether any of a node's labels is one that asks for a mode.
+func Labelled(labels map[string]string) bool {
+	_, scheduled := labels[ack.NodeLabelSchedule]
+	return scheduled || len(olderLabels(labels)) > 0
+}
+
 // olderLabels are those of a node's labels that are ScheduleLabel's predecessors,
 // nil if there are none.
 func olderLabels(labels map[string]string) map[string]string {

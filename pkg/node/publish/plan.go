@@ -11,6 +11,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
@@ -201,9 +202,13 @@ func (s snapshot) switchWaiting(w desired, step mode.Step) []event {
 	if s.occupants == nil || len(s.occupants.names) == 0 {
 		return nil
 	}
-	return []event{{reason: v1alpha1.ReasonModeSwitchWaiting, message: fmt.Sprintf(
-		"The GPUs stay in %s, closed to new claims, and change to %s when these have ended: %s",
-		describe(step.Offer, w.offer()), describe(w.offer(), step.Offer), text.List(s.occupants.names, mostNamed))}}
+	message := fmt.Sprintf("The GPUs stay in %s, closed to new claims, and change to %s when these have ended: %s",
+		describe(step.Offer, w.offer()), describe(w.offer(), step.Offer), text.List(s.occupants.names, mostNamed))
+	if w.mode != step.Mode && !mode.Labelled(s.node.labels) {
+		message += ". No label asks for that any more; the mode that was asked for last counts until " +
+			ack.NodeLabelSchedule + " has another value"
+	}
+	return []event{{reason: v1alpha1.ReasonModeSwitchWaiting, message: message}}
 }
 
 // checkpointOf is what has to be known of what the step publishes, and of what was asked for.
