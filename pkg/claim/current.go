@@ -52,3 +52,28 @@ func (c GPU) indexOn(m *gpu.Machine) (index int, there bool) {
 	}
 	return 0, false
 }
+
+// Left reports whether the machine does not have the GPU any more. It is false for a MIG instance (see Gone), and while
+// a GPU cannot be read that may be it.
+func (c GPU) Left(m *gpu.Machine) bool {
+	return c.MIG == nil && !slices.ContainsFunc(m.All(), func(g gpu.GPU) bool { return g.UUID == c.UUID }) &&
+		!slices.ContainsFunc(m.Faults, func(f gpu.Fault) bool { return f.UUID == "" || f.UUID == c.UUID })
+}
+
+// Replaced reports whether GPUs of the grants have left the machine, and each of them has another of its kind in its
+// place, of which the others hold nothing.
+func Replaced(grants, others []Grant, m *gpu.Machine) bool {
+	replaced := false
+	for _, g := range grants {
+		at := slices.IndexFunc(m.GPUs, func(now gpu.GPU) bool { return now.Index == g.GPU.Index })
+		switch {
+		case at >= 0 && m.GPUs[at].UUID == g.GPU.UUID:
+		case at >= 0 && g.GPU.Left(m) && m.GPUs[at].Model == g.GPU.Model && m.GPUs[at].MemoryMiB == g.GPU.MemoryMiB &&
+			!slices.ContainsFunc(others, func(o Grant) bool { return o.GPU.Parent() == m.GPUs[at].UUID }):
+			replaced = true
+		default:
+			return false
+		}
+	}
+	return replaced
+}

@@ -29,12 +29,28 @@ const effectInstance = "mig-instance"
 // seenLimit is how long it may take to read the GPUs after a change. The kubelet waits for 45 s.
 const seenLimit = 20 * time.Second
 
-// endedByReboot reports whether the record's claim holds MIG instances of an earlier boot. None survives a
-// reboot, and neither does a container that had one: the claim gets what is in the same place now, if an
-// instance of the same profile is.
-func (p *Preparer) endedByReboot(inv *Inventory, r state.Record) bool {
-	return p.madeBeforeReboot(r) || p.ofEarlierBoot(r) &&
-		slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.GPU.Gone(inv.Machine) != "" })
+// endedByReboot reports whether the record's claim holds MIG instances of an earlier boot, or GPUs that were replaced
+// since, as where a machine in a cloud starts on another host. No instance survives a reboot, and neither does a
+// container that had one, or a GPU: the claim gets what is in the same place now, if that is of the same kind.
+func (p *Preparer) endedByReboot(ctx context.Context, inv *Inventory, r state.Record) (bool, error) {
+	switch {
+	case !p.ofEarlierBoot(r):
+		return false, nil
+	case p.madeBeforeReboot(r),
+		slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.GPU.Gone(inv.Machine) != "" }):
+		return true, nil
+	case !slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.GPU.Left(inv.Machine) }):
+		return false, nil
+	}
+	records, err := p.Prepared(ctx)
+	if err != nil {
+		return false, err
+	}
+	var others []claim.Grant
+	for _, other := range othersOf(records, r.UID) {
+		others = append(others, other.Grants...)
+	}
+	return claim.Replaced(r.Grants, others, inv.Machine), nil
 }
 
 // madeBeforeReboot reports whether MIG instances were made for the record's claim in an earlier boot. They have ended

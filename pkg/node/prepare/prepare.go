@@ -112,8 +112,12 @@ func (p *Preparer) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) (R
 	if err != nil {
 		return Result{}, err
 	}
-	if found && existing.Phase == state.Prepared && SameAllocation(existing, c) && !p.endedByReboot(inv, existing) {
-		return p.prepareAgain(ctx, inv, existing, c)
+	if found && existing.Phase == state.Prepared && SameAllocation(existing, c) {
+		if ended, err := p.endedByReboot(ctx, inv, existing); err != nil {
+			return Result{}, err
+		} else if !ended {
+			return p.prepareAgain(ctx, inv, existing, c)
+		}
 	}
 	if found {
 		if err := p.undoEarlier(ctx, existing); err != nil {

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
@@ -75,12 +74,9 @@ func (w *preparation) usable() error {
 	return w.isolated.Check()
 }
 
-// goneGPU reports a GPU that the node does not have any more; nil for a MIG instance, and while a GPU cannot be read
-// that may be it.
+// goneGPU reports a GPU that the node does not have any more.
 func (w *preparation) goneGPU(granted claim.GPU) error {
-	m := w.inventory.Machine
-	if granted.MIG != nil || slices.ContainsFunc(m.All(), func(g gpu.GPU) bool { return g.UUID == granted.UUID }) ||
-		slices.ContainsFunc(m.Faults, func(f gpu.Fault) bool { return f.UUID == "" || f.UUID == granted.UUID }) {
+	if !granted.Left(w.inventory.Machine) {
 		return nil
 	}
 	return fmt.Errorf("%s (%s) is not there any more: delete the pod, so that it is placed again", granted, granted.UUID)
