@@ -171,6 +171,8 @@ var classRules = map[string]string{
 	"mig.nvidia.com": "mig.gpu.aliyun.com, a MIG instance that an administrator has cut, or core-mem.gpu.aliyun.com, a " +
 		"part of a GPU with limits; " + optionNVIDIA,
 	"hami-core-gpu.project-hami.io": "core-mem.gpu.aliyun.com or share.gpu.aliyun.com, a part of a GPU",
+	"vgpu-manager":                  "core-mem.gpu.aliyun.com or cgpu.gpu.aliyun.com, a part of a GPU",
+	"gpu-manager":                   "exclusive.gpu.aliyun.com, a whole GPU, or share.gpu.aliyun.com, a part of one",
 	"gpu.example.com":               "exclusive.gpu.aliyun.com, a whole GPU",
 }
 

@@ -107,6 +107,8 @@ func TestOf(t *testing.T) {
 		"MIG, cut": {asking("nvidia.com/mig-1g.5gb=1"), []string{"nvidia.com/mig-1g.5gb"}, nil, ""},
 		"time-slicing": {asking("nvidia.com/gpu.shared=1"), nil, nil, not("nvidia.com/gpu.shared") +
 			"aliyun.com/gpu-mem: GIB" + anyGiB},
+		"nos: a slice": {asking("nvidia.com/gpu-10gb=1"), nil, nil, not("nvidia.com/gpu-10gb") + "aliyun.com/gpu-mem: 10" +
+			giB},
 		"a model's name": {asking("nvidia.com/gpu-a100=2"), nil, nil, not("nvidia.com/gpu-a100") +
 			"nvidia.com/gpu: 2 instead" + see},
 		"Kubernetes' first name": {asking("alpha.kubernetes.io/nvidia-gpu=1"), nil, nil,
@@ -174,7 +176,7 @@ func TestFewAreNamed(t *testing.T) {
 }
 
 func TestClass(t *testing.T) {
-	for _, name := range []string{"gpu.nvidia.com", "mig.nvidia.com"} {
+	for _, name := range []string{"gpu.nvidia.com", "mig.nvidia.com", "vgpu-manager", "gpu-manager"} {
 		if advice.Class(name) == "" {
 			t.Errorf("nothing is said of DeviceClass %s", name)
 		}

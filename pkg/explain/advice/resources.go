@@ -40,19 +40,15 @@ var rules = []rule{
 	{regexp.MustCompile(`^4paradigm\.com/vgpu$`), parts},
 
 	// NVIDIA's device plugin: MIG, time-slicing and MPS.
-	{regexp.MustCompile(`^nvidia\.com/mig-[0-9]+[cg](?:\.[0-9]+g)?\.([0-9]+)gb`),
-		func(a *ask, amount int64, parts []string) {
-			a.gpus, a.shares = a.gpus+amount, true
-			if n, err := strconv.ParseInt(parts[0], 10, 64); err == nil {
-				a.memoryGiB = max(a.memoryGiB, n)
-			}
-		}},
+	{regexp.MustCompile(`^nvidia\.com/mig-[0-9]+[cg](?:\.[0-9]+g)?\.([0-9]+)gb`), partsOfGiB},
 	{regexp.MustCompile(`^nvidia\.com/.*\.shared$`), somePart},
 	{regexp.MustCompile(`^nvidia\.com/vgpu$`), parts},
 	// vgpu-manager; MiB and percent of each GPU.
 	{regexp.MustCompile(`^nvidia\.com/vgpu-number$`), parts},
 	{regexp.MustCompile(`^nvidia\.com/vgpu-memory$`), mebibytes},
 	{regexp.MustCompile(`^nvidia\.com/vgpu-cores?$`), percentOfCompute},
+	// Slices of nos.
+	{regexp.MustCompile(`^nvidia\.com/gpu-([0-9]+)gb$`), partsOfGiB},
 	// Models under names of their own, and Kubernetes' first name for GPUs.
 	{regexp.MustCompile(`^nvidia\.com/.*gpu|^alpha\.kubernetes\.io/nvidia-gpu$`), whole},
 
@@ -104,6 +100,14 @@ func find(name corev1.ResourceName) (rule, []string, bool) {
 func whole(a *ask, amount int64, _ []string) { a.gpus += amount }
 
 func parts(a *ask, amount int64, _ []string) { a.gpus, a.shares = a.gpus+amount, true }
+
+// partsOfGiB reads the size of each part from the name.
+func partsOfGiB(a *ask, amount int64, parts []string) {
+	a.gpus, a.shares = a.gpus+amount, true
+	if n, err := strconv.ParseInt(parts[0], 10, 64); err == nil {
+		a.memoryGiB = max(a.memoryGiB, n)
+	}
+}
 
 func somePart(a *ask, _ int64, _ []string) { a.shares = true }
 
