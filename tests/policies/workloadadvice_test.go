@@ -67,6 +67,22 @@ spec:
                 containers: [{name: node, image: torch, resources: {claims: [{name: gpu}]}}]
                 resourceClaims: [{name: gpu, resourceClaimTemplateName: share}]
 `
+	volcanoJob = `
+apiVersion: batch.volcano.sh/v1alpha1
+kind: Job
+metadata: {namespace: team, name: job-low1}
+spec:
+  minAvailable: 1
+  schedulerName: volcano
+  tasks:
+  - replicas: 1
+    name: testjob
+    template:
+      spec:
+        containers: [{name: c, image: train, resources: {limits: {volcano.sh/vgpu-number: 1}}}]
+`
+	volcanoHolds = "Volcano starts no Job before nodes offer all that it asks for, and where this driver serves the GPUs no " +
+		"node offers volcano.sh/vgpu-number: give task testjob a claim instead"
 	llm = `
 apiVersion: serving.kserve.io/v1alpha1
 kind: LLMInferenceService
@@ -111,6 +127,14 @@ func TestAdviceOnOperators(t *testing.T) {
 		"KServe, whole GPUs": {with("mps.gpu", "exclusive.gpu").Replace(llm), ""},
 		"KServe, other GPUs": {with("mps.gpu.aliyun.com", "gpu.nvidia.com").Replace(llm), ""},
 		"KServe, no claim":   {with("exp-dra-device-class", "other", "LLMInference", "Inference").Replace(llm), ""},
+		"Volcano, a limit":   {volcanoJob, volcanoHolds},
+		"Volcano, whole GPUs": {with("volcano.sh/vgpu-number", "nvidia.com/gpu").Replace(volcanoJob),
+			"no node offers nvidia.com/gpu: give"},
+		"Volcano, GiB, which nodes show": {with("volcano.sh/vgpu-number", "aliyun.com/gpu-mem").Replace(volcanoJob), ""},
+		"Volcano, no GPU":                {with("number: 1", "number: 0").Replace(volcanoJob), ""},
+		"Volcano, a claim": {with("limits: {volcano.sh/vgpu-number: 1}", "claims: [{name: gpu}]").Replace(volcanoJob),
+			""},
+		"Volcano, no tasks": {"{apiVersion: batch.volcano.sh/v1alpha1, kind: Job, metadata: {namespace: team, name: j}}", ""},
 		"Ray, an object without spec": {"{apiVersion: ray.io/v1, kind: RayCluster, metadata: {namespace: team, name: r}}",
 			""},
 	} {
