@@ -61,19 +61,25 @@ func (c GPU) Left(m *gpu.Machine) bool {
 }
 
 // Replaced reports whether GPUs of the grants have left the machine, and each of them has another of its kind in its
-// place, of which the others hold nothing.
+// place. One that others hold by another index is not in the place of any: the driver counts GPUs from another one on.
 func Replaced(grants, others []Grant, m *gpu.Machine) bool {
 	replaced := false
 	for _, g := range grants {
 		at := slices.IndexFunc(m.GPUs, func(now gpu.GPU) bool { return now.Index == g.GPU.Index })
-		switch {
-		case at >= 0 && m.GPUs[at].UUID == g.GPU.UUID:
-		case at >= 0 && g.GPU.Left(m) && m.GPUs[at].Model == g.GPU.Model && m.GPUs[at].MemoryMiB == g.GPU.MemoryMiB &&
-			!slices.ContainsFunc(others, func(o Grant) bool { return o.GPU.Parent() == m.GPUs[at].UUID }):
-			replaced = true
-		default:
+		if at < 0 {
 			return false
 		}
+		now := m.GPUs[at]
+		if now.UUID == g.GPU.UUID {
+			continue
+		}
+		if !g.GPU.Left(m) || now.Model != g.GPU.Model || now.MemoryMiB != g.GPU.MemoryMiB ||
+			slices.ContainsFunc(others, func(o Grant) bool {
+				return !o.Admin && o.GPU.Parent() == now.UUID && o.GPU.Index != now.Index
+			}) {
+			return false
+		}
+		replaced = true
 	}
 	return replaced
 }

@@ -29,18 +29,19 @@ const effectInstance = "mig-instance"
 // seenLimit is how long it may take to read the GPUs after a change. The kubelet waits for 45 s.
 const seenLimit = 20 * time.Second
 
-// endedByReboot reports whether the record's claim holds MIG instances of an earlier boot, or GPUs that were replaced
-// since, as where a machine in a cloud starts on another host. No instance survives a reboot, and neither does a
-// container that had one, or a GPU: the claim gets what is in the same place now, if that is of the same kind.
-func (p *Preparer) endedByReboot(ctx context.Context, inv *Inventory, r state.Record) (bool, error) {
+// replaced reports whether the record's claim gets what is in the place now of what it was prepared with, for that is
+// gone for good: MIG instances of an earlier boot, none of which survives a reboot, and GPUs, as where a machine in a
+// cloud starts on another host. No container has any of it any more.
+func (p *Preparer) replaced(ctx context.Context, inv *Inventory, r state.Record) (bool, error) {
 	switch {
-	case !p.ofEarlierBoot(r):
-		return false, nil
-	case p.madeBeforeReboot(r),
+	case p.madeBeforeReboot(r), p.ofEarlierBoot(r) &&
 		slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.GPU.Gone(inv.Machine) != "" }):
 		return true, nil
 	case !slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.GPU.Left(inv.Machine) }):
 		return false, nil
+	}
+	if user, err := p.InUse(r); user != "" || err != nil {
+		return false, nil // its containers lack the GPU, and end
 	}
 	records, err := p.Prepared(ctx)
 	if err != nil {

@@ -113,9 +113,11 @@ func (p *Preparer) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) (R
 		return Result{}, err
 	}
 	if found && existing.Phase == state.Prepared && SameAllocation(existing, c) {
-		if ended, err := p.endedByReboot(ctx, inv, existing); err != nil {
+		replaced, err := p.replaced(ctx, inv, existing)
+		if err != nil {
 			return Result{}, err
-		} else if !ended {
+		}
+		if !replaced {
 			return p.prepareAgain(ctx, inv, existing, c)
 		}
 	}

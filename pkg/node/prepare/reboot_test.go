@@ -85,8 +85,8 @@ func TestInstanceOfAGPUThatIsReadLateAfterAReboot(t *testing.T) {
 }
 
 // A machine in a cloud that was stopped can start on another host: its GPUs have other UUIDs
-// (AliyunContainerService/gpushare-scheduler-extender issue 85). Pods that come back get those in the places of theirs,
-// unless another claim holds them: behind a GPU that died at the boot, all others have other places.
+// (AliyunContainerService/gpushare-scheduler-extender issue 85). Pods that come back get those in the places of theirs.
+// Behind a GPU that died at the boot all others have other places: there a claim does not get what another one holds.
 func TestGPUsThatWereReplacedAtAReboot(t *testing.T) {
 	const gone = "is not there any more: delete the pod, so that it is placed again"
 	with := func(model string, uuids ...string) *gpu.Machine {
@@ -101,31 +101,39 @@ func TestGPUsThatWereReplacedAtAReboot(t *testing.T) {
 	for name, tc := range map[string]struct {
 		boot    string
 		machine *gpu.Machine
-		// u0 and u1 are what the claims of these UIDs, for GPU 0 and 1, get: a UUID or what the error says.
-		u0, u1 string
+		// uses are the pods with processes.
+		uses []types.UID
+		// a, b and c are what the claims get that have shares of GPU 0 and 0, and GPU 1: a UUID, or what the error says.
+		a, b, c string
 	}{
-		"another host":             {"boot-2", with("", "new-0", "new-1", "new-2", "new-3"), "new-0", "new-1"},
-		"one GPU exchanged":        {"boot-2", with("", "new-0", "GPU-1", "GPU-2", "GPU-3"), "new-0", "GPU-1"},
-		"no reboot":                {"boot-1", with("", "new-0", "GPU-1", "GPU-2", "GPU-3"), gone, "GPU-1"},
-		"another model":            {"boot-2", with("A10", "new-0", "new-1"), gone, gone},
-		"the first GPU died":       {"boot-2", with("", "GPU-1", "GPU-2", "GPU-3"), gone, "GPU-1"},
-		"the second GPU died":      {"boot-2", with("", "GPU-0", "GPU-2", "GPU-3"), "GPU-0", "GPU-2"},
-		"none in the place":        {"boot-2", with("", "new-0"), "new-0", gone},
-		"one that cannot be read":  {"boot-2", faulty, "GPU GPU-0 is unknown", "GPU GPU-1 is unknown"},
-		"the same GPUs, as mostly": {"boot-2", machine(), "GPU-0", "GPU-1"},
+		"another host":            {"boot-2", with("", "new-0", "new-1", "new-2"), nil, "new-0", "new-0", "new-1"},
+		"one GPU exchanged":       {"boot-2", with("", "new-0", "GPU-1"), nil, "new-0", "new-0", "GPU-1"},
+		"in the same boot":        {"boot-1", with("", "new-0", "GPU-1"), nil, "new-0", "new-0", "GPU-1"},
+		"while a pod runs":        {"boot-1", with("", "new-0", "GPU-1"), []types.UID{"p-b"}, "new-0", gone, "GPU-1"},
+		"another model":           {"boot-2", with("A10", "new-0", "new-1"), nil, gone, gone, gone},
+		"the first GPU died":      {"boot-2", with("", "GPU-1", "GPU-2", "GPU-3"), nil, gone, gone, "GPU-1"},
+		"the second GPU died":     {"boot-2", with("", "GPU-0", "GPU-2", "GPU-3"), nil, "GPU-0", "GPU-0", "GPU-2"},
+		"none in the place":       {"boot-2", with("", "new-0"), nil, "new-0", "new-0", gone},
+		"one that cannot be read": {"boot-2", faulty, nil, "GPU-0 is unknown", "GPU-0 is unknown", "GPU-1 is unknown"},
+		"none":                    {"boot-2", machine(), nil, "GPU-0", "GPU-0", "GPU-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			claims := []*resourceapi.ResourceClaim{reservedFor(wholeGPUs("u0", 0), "p0"), reservedFor(wholeGPUs("u1", 1), "p1")}
+			claims := []*resourceapi.ResourceClaim{reservedFor(sharesOf("a", 0, 8), "p-a"),
+				reservedFor(sharesOf("b", 0, 7), "p-b"), reservedFor(sharesOf("c", 1, 15), "p-c")}
 			n.takes(t, claims...)
 			n.restart(t)
 			n.options.BootID = tc.boot
-			missing := map[string]error{"GPU-0": errors.New("GPU GPU-0 is unknown"), "GPU-1": errors.New("GPU GPU-1 is unknown")}
+			n.running = map[types.UID]bool{}
+			for _, pod := range tc.uses {
+				n.running[pod] = true
+			}
+			missing := map[string]error{"GPU-0": errors.New("GPU-0 is unknown"), "GPU-1": errors.New("GPU-1 is unknown")}
 			for _, g := range tc.machine.GPUs {
 				delete(missing, g.UUID)
 			}
 			n.SetInventory(&Inventory{Machine: tc.machine, Base: fakeBase{missing: missing, of: tc.machine}})
-			for i, want := range []string{tc.u0, tc.u1} {
+			for i, want := range []string{tc.a, tc.b, tc.c} {
 				if strings.Contains(want, " ") {
 					n.refuses(t, claims[i], want)
 					continue
