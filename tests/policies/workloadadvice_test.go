@@ -81,8 +81,8 @@ spec:
       spec:
         containers: [{name: c, image: train, resources: {limits: {volcano.sh/vgpu-number: 1}}}]
 `
-	volcanoHolds = "Volcano starts no Job before nodes offer all that it asks for, and where this driver serves the GPUs no " +
-		"node offers volcano.sh/vgpu-number: give task testjob a claim instead"
+	volcanoHolds = "Volcano starts no Job before nodes offer all that it asks for, and where this driver serves the " +
+		"GPUs no node offers volcano.sh/vgpu-number: give task testjob a claim instead"
 	llm = `
 apiVersion: serving.kserve.io/v1alpha1
 kind: LLMInferenceService
