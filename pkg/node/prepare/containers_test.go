@@ -214,6 +214,23 @@ func TestContainersPerShare(t *testing.T) {
 	}
 }
 
+// A Job's pods may use a claim one after the other. Whenever its status changes, Kubernetes reserves it again for a
+// moment for those that have ended (kubernetes/kubernetes issue 141274).
+func TestPodsThatHaveEndedHaveNoShare(t *testing.T) {
+	c := on(sharesOf("u1", 0, 1), "gpu-0-mps")
+	n := limitedNode(t, []*resourceapi.ResourceClaim{c}, uses("u1")...)
+	n.options.ContainersPerShare = 1
+	for _, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
+		ended := n.api.user.DeepCopy()
+		ended.Name, ended.Status.Phase = c.Name, phase
+		n.api.pods = append(n.api.pods, ended)
+	}
+	n.refuses(t, c, "")
+	n.api.pods[0].Status.Phase = corev1.PodRunning
+	n.givesBack(t, c.UID)
+	n.refuses(t, c, "2 containers share 1 GiB")
+}
+
 // With MPS each container has one GPU; the claim may have more.
 func TestWithMPSAContainerHasOneGPU(t *testing.T) {
 	const refused = `with MPS a container has to be on one GPU`

@@ -180,7 +180,7 @@ func (p *Preparer) resolve(ctx context.Context, w *preparation) error {
 		return withReason(ReasonInvalid, err)
 	}
 	if capped(grants) {
-		if w.pods, err = p.options.Cluster.Pods(ctx, w.claim); err != nil {
+		if w.pods, err = p.users(ctx, w.claim); err != nil {
 			return withReason(ReasonInvalid,
 				fmt.Errorf("find out which containers use the claim, and whether its limits are switched off: %w", err))
 		}

@@ -203,7 +203,7 @@ func (p *Preparer) rebuild(ctx context.Context, inv *Inventory, c *resourceapi.R
 }
 
 func (p *Preparer) rebuildLocked(ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim) error {
-	pods, err := p.options.Cluster.Pods(ctx, c)
+	pods, err := p.users(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -295,7 +295,7 @@ func (p *Preparer) isolateAsPublished(ctx context.Context, grants []claim.Grant)
 // started reports whether a container of the pod was started: not before all its claims
 // had been prepared.
 func started(pod *corev1.Pod) bool {
-	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+	if ended(pod) {
 		return false
 	}
 	return slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses),

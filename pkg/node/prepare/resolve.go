@@ -148,7 +148,7 @@ func (p *Preparer) order(
 // setsOrder reports whether the containers that use the claim get their GPUs from it alone
 // and leave their order to the driver.
 func (p *Preparer) setsOrder(ctx context.Context, c *resourceapi.ResourceClaim) (bool, error) {
-	pods, err := p.options.Cluster.Pods(ctx, c)
+	pods, err := p.users(ctx, c)
 	if err != nil {
 		return false, fmt.Errorf("find out whether the pod sets the order of its GPUs itself: %w", err)
 	}

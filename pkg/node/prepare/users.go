@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -29,6 +30,18 @@ const (
 
 // errUsersUnknown says that a record names no pods: an earlier version has written it.
 var errUsersUnknown = errors.New("it is not known which pods use the claim")
+
+// users are the pods that use the claim, in its order. Those that have ended use nothing, also where Kubernetes reserves
+// the claim for them again, as it does whenever that changes (kubernetes/kubernetes issue 141274).
+func (p *Preparer) users(ctx context.Context, c *resourceapi.ResourceClaim) ([]*corev1.Pod, error) {
+	pods, err := p.options.Cluster.Pods(ctx, c)
+	return slices.DeleteFunc(pods, ended), err
+}
+
+// ended reports whether all containers of the pod have ended for good.
+func ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
 
 // seenUsers are the pods that are seen to use a claim of the record's name, but for some.
 func (p *Preparer) seenUsers(r state.Record, but []types.UID) []types.UID {
