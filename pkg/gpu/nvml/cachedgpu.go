@@ -39,6 +39,8 @@ type cachedGPU struct {
 	told told
 	// failure is why the GPU cannot be used; nil if it can.
 	failure error
+	// display says that the GPU is for a screen alone.
+	display bool
 	// recovery is of the last check.
 	recovery recovery
 }
@@ -120,6 +122,9 @@ func (r *Reader) fill(ctx context.Context, c *cachedGPU, i int) error {
 		return err
 	}
 	c.gpu.Model = gpu.ModelOf(c.gpu.ProductName)
+	if c.display = forDisplay(c.gpu.ProductName); c.display {
+		return nil
+	}
 	if err := r.fillMemory(ctx, c); err != nil {
 		return err
 	}
@@ -131,6 +136,12 @@ func (r *Reader) fill(ctx context.Context, c *cachedGPU, i int) error {
 		return r.readInstances(ctx, c)
 	}
 	return r.readLanes(ctx, c)
+}
+
+// forDisplay reports whether GPUs of that name are for a screen alone, as in a DGX Station. NVIDIA's own components know
+// them by the same names (go-nvlib).
+func forDisplay(productName string) bool {
+	return productName == "DGX Display" || productName == "NVIDIA DGX Display"
 }
 
 // fillTold fills what a GPU may lack.

@@ -19,14 +19,14 @@ import (
 // well: it does within a millisecond, and one that hangs is to be known within two seconds.
 const checkTimeout = time.Second
 
-// Check asks each GPU of the last reading whether it is well. It takes a second at most: see
+// Check asks each GPU of the last reading but those for a screen whether it is well. It takes a second at most: see
 // bounded.Each. A GPU of which a call hangs is not asked again until that returns. Those of which
 // not even the UUID is known are left out.
 func (r *Reader) Check(ctx context.Context) []gpu.Condition {
 	var checked []*cachedGPU
 	var calls []*bounded.Calls
 	for _, c := range r.gpus {
-		if c.gpu.UUID != "" && c.handle != nil {
+		if c.gpu.UUID != "" && c.handle != nil && !c.display {
 			checked, calls = append(checked, c), append(calls, c.Calls)
 		}
 	}

@@ -69,7 +69,8 @@ func Read(ctx context.Context, lib nvml.Interface, opts Options) (*gpu.Machine, 
 //
 // A GPU that cannot be used – it fails to tell a property, is lost or hangs – is
 // left out of GPUs and described in Faults; it does not affect the other GPUs. One in
-// MIG mode is in Partitioned, with the instances that it is cut into. A property is empty
+// MIG mode is in Partitioned, with the instances that it is cut into. One that is for a
+// screen alone is nowhere, but keeps its number. A property is empty
 // only where driver or GPU do not have it, which holds for all GPUs of a model; so all of
 // them have the same properties. One that a GPU told before, and fails to tell now, is taken
 // from before, unless the GPU is of no use without it. Only what concerns all GPUs is an
@@ -107,6 +108,7 @@ func (r *Reader) Read(ctx context.Context) (*gpu.Machine, error) {
 	machine.LaneFaults = laneFaults(usable(gpus))
 	for _, c := range gpus {
 		switch {
+		case c.display:
 		case c.failure != nil:
 			machine.Faults = append(machine.Faults, c.fault())
 		case c.gpu.MIG.Enabled:
@@ -210,7 +212,7 @@ func number(gpus []*cachedGPU) {
 func usable(gpus []*cachedGPU) []*cachedGPU {
 	var ok []*cachedGPU
 	for _, c := range gpus {
-		if c.failure == nil && !c.gpu.MIG.Enabled {
+		if c.failure == nil && !c.display && !c.gpu.MIG.Enabled {
 			ok = append(ok, c)
 		}
 	}

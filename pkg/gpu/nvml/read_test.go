@@ -242,6 +242,33 @@ func TestReadLeavesOutAGPUThatFailsToTellAProperty(t *testing.T) {
 	}
 }
 
+// A DGX Station has a fifth GPU for the screen alone. Nobody asks for it, and all others keep their numbers.
+func TestReadLeavesOutTheGPUOfADisplay(t *testing.T) {
+	for _, name := range []string{"DGX Display", "NVIDIA DGX Display"} {
+		t.Run(name, func(t *testing.T) {
+			spec := load(t, "v100x4")
+			display := spec.Models[spec.GPUs[1].Model]
+			display.ProductName, display.MemoryMiB = name, 4096
+			spec.Models["display"], spec.GPUs[1].Model = display, "display"
+			r := NewReader(spec.NVML(), Options{})
+			r.tellsFields = new(false)
+			m := readBy(t, r)
+			var indices, checked []int
+			for _, g := range m.GPUs {
+				indices = append(indices, g.Index)
+			}
+			for _, c := range r.Check(t.Context()) {
+				checked = append(checked, c.Index)
+			}
+			expect.Equal(t, []int{0, 2, 3}, indices, "GPUs that can be handed out")
+			expect.Equal(t, []int{0, 2, 3}, checked, "GPUs whose health counts")
+			expect.Equal(t, 0, len(m.Faults), "faults %v", m.Faults)
+			expect.Equal(t, false, slices.ContainsFunc(m.Links, func(l gpu.Link) bool { return l.A == 1 || l.B == 1 }),
+				"a link to it")
+		})
+	}
+}
+
 // A GPU that hangs keeps one thread, and its place and name.
 func TestReadDoesNotAskAGPUAgainThatHangs(t *testing.T) {
 	for _, property := range []string{"handle", "name", "nvlink"} {
