@@ -109,3 +109,17 @@ func TestAnyModeIsAllocatedWhatCanBePrepared(t *testing.T) {
 		})
 	}
 }
+
+// Who asks for two GPUs by shares must not be given two shares of one (NVIDIA/gpu-operator issue 386).
+func TestSharesOfARequestAreOfDifferentGPUs(t *testing.T) {
+	_, resources := poolIn(mode.Share)
+	installed, err := All()
+	expect.NoError(t, err)
+	n := allocatortest.NewNode("n1", v1alpha1.DriverName, resources, installed)
+	two := asking("share.gpu.aliyun.com", map[string]string{"memory": "2Gi"})
+	two.Requests[0].Exactly.Count = 2
+	rest := asking("share.gpu.aliyun.com", map[string]string{"memory": "13Gi"})
+	expect.Equal(t, "gpu-0-share gpu-1-share", n.Devices(t, two), "two shares of 2 GiB")
+	expect.Equal(t, "gpu-0-share", n.Devices(t, rest), "all that is left of a GPU")
+	expect.Equal(t, "", n.Devices(t, two), "where one GPU has room for both")
+}
