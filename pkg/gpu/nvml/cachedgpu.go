@@ -138,8 +138,8 @@ func (r *Reader) fill(ctx context.Context, c *cachedGPU, i int) error {
 	return r.readLanes(ctx, c)
 }
 
-// forDisplay reports whether GPUs of that name are for a screen alone, as in a DGX Station. NVIDIA's own components know
-// them by the same names (go-nvlib).
+// forDisplay reports whether GPUs of that name are for a screen alone, as in a DGX Station. NVIDIA's own components
+// know them by the same names (go-nvlib).
 func forDisplay(productName string) bool {
 	return productName == "DGX Display" || productName == "NVIDIA DGX Display"
 }

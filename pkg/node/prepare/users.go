@@ -31,8 +31,8 @@ const (
 // errUsersUnknown says that a record names no pods: an earlier version has written it.
 var errUsersUnknown = errors.New("it is not known which pods use the claim")
 
-// users are the pods that use the claim, in its order. Those that have ended use nothing, also where Kubernetes reserves
-// the claim for them again, as it does whenever that changes (kubernetes/kubernetes issue 141274).
+// users are the pods that use the claim, in its order. Those that have ended use nothing, also where Kubernetes
+// reserves the claim for them again, as it does whenever that changes (kubernetes/kubernetes issue 141274).
 func (p *Preparer) users(ctx context.Context, c *resourceapi.ResourceClaim) ([]*corev1.Pod, error) {
 	pods, err := p.options.Cluster.Pods(ctx, c)
 	return slices.DeleteFunc(pods, ended), err
