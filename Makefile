@@ -159,8 +159,10 @@ export GOFLAGS := -buildvcs=false -trimpath -gcflags=all=-dwarf=false -tags=netg
 TABLES ?= .
 test-gpu:
 	mkdir -p $(BUILD)
-	go test -count=1 -json -timeout 30m -tags hardware -run '^TestHardware$$/$(TABLES)' ./tests/suites/hardware | \
-		go run ./deployments/hardware report >$(BUILD)/gpu-report.md
+	rm -f $(BUILD)/gpu-report.json
+	GPUSHARE_REPORT="$(CURDIR)/$(BUILD)/gpu-report.json" \
+		go test -v -count=1 -timeout 30m -tags hardware -run '^TestHardware$$/$(TABLES)' ./tests/suites/hardware; \
+		status=$$?; go run ./deployments/hardware report $(BUILD)/gpu-report.json >$(BUILD)/gpu-report.md && exit $$status
 
 # One archive with all that trying the driver on a real GPU takes: a cluster, the driver as
 # it is shipped, CUDA programs. On a machine with an NVIDIA driver, unpack it and start

@@ -39,7 +39,6 @@ while read -r name dir; do
 	cp -a "$dir" "$payload/programs/$name"
 done <"$made/components"
 CGO_ENABLED=0 GOWORK=off go build -C "$checkout/tests/cluster" -buildvcs=false -trimpath -ldflags '-s -w' -o "$payload/bin/cluster" .
-CGO_ENABLED=0 GOWORK=off go build -C "$checkout" -buildvcs=false -trimpath -ldflags '-s -w' -o "$payload/bin/test2json" cmd/test2json
 # Symbols of NVML are resolved when the library is opened, so the linker must leave them
 # to the first call.
 nvml='-s -w -extldflags -Wl,-z,lazy'

@@ -14,7 +14,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/driver"
@@ -37,7 +36,8 @@ type bundle struct {
 	driver *driver.Driver
 	gpus   []gpu.GPU
 	// found are the modes to be put back.
-	found modes.Record
+	found  modes.Record
+	report report.Report
 }
 
 func (b *bundle) path(name string) string { return filepath.Join(b.payload, name) }
@@ -58,17 +58,14 @@ func (b *bundle) run(ctx context.Context) error {
 	if _, err := b.found.WriteDown(b.toPutBack()); err != nil {
 		return err
 	}
-	r := report.Report{Simulated: b.simulated != "", Title: b.title(), Started: started}
+	b.report = report.Report{Simulated: b.simulated != "", Title: b.title(), Started: started}
+	r := &b.report
 	progress(fmt.Sprintf("%s: a cluster comes up, then each mode is tried; at most %s in all", r.Title, b.limit))
 
 	tried, stop := context.WithDeadlineCause(ctx, started.Add(b.limit-reserve), errors.New("the time of the run was over"))
-	setUp, up := b.setUp(tried)
-	r.Tables = []report.Table{setUp}
 	var testsErr, logsErr error
-	if up {
-		var tests []report.Table
-		tests, testsErr = b.test(tried)
-		r.Tables = append(r.Tables, tests...)
+	if b.setUp(tried) {
+		testsErr = b.test(tried)
 	}
 	stop()
 	if b.logs != "" {
@@ -82,7 +79,7 @@ func (b *bundle) run(ctx context.Context) error {
 	}
 	text := r.Markdown()
 	fmt.Print(text)
-	if writeErr := os.WriteFile(b.report, []byte(text), 0o644); writeErr != nil {
+	if writeErr := os.WriteFile(b.page, []byte(text), 0o644); writeErr != nil {
 		err = errors.Join(err, fmt.Errorf("write the report: %w", writeErr))
 	}
 	return errors.Join(failures(r), err)
@@ -105,64 +102,61 @@ func (b *bundle) title() string {
 }
 
 // setUp brings the cluster up and installs the driver, and reports whether tests can be run then.
-func (b *bundle) setUp(ctx context.Context) (table report.Table, up bool) {
-	table.Mode = "set-up"
+func (b *bundle) setUp(ctx context.Context) (up bool) {
+	const mode = "set-up"
 	step := func(name string, do func(context.Context) error) bool {
 		began := time.Now()
-		progress("  " + name)
+		progress("  " + mode + ": " + name)
 		ctx, cancel := context.WithTimeoutCause(ctx, setUpLimit, fmt.Errorf("%s were not enough", setUpLimit))
 		defer cancel()
 		row := report.Row{What: name, Result: report.Passed}
 		if err := do(ctx); err != nil {
-			progress("    FAILED " + err.Error())
 			row.Result, row.Observed = report.Failed, err.Error()
-			row.Details = err.Error() + "\n" + b.lookAround(ctx)
+			b.report.Failures += name + ": " + err.Error() + "\n" + b.lookAround(ctx)
 		}
 		row.Took = time.Since(began)
-		table.Rows = append(table.Rows, row)
+		b.report.Add(mode, row)
 		return row.Result == report.Passed
 	}
 	if !step("the cluster comes up", b.up) || !step("the driver is installed, as it is shipped", b.install) {
-		table.Rows = append(table.Rows, report.Row{What: "all else", Observed: "that failed", Result: report.NotRun})
-		return table, false
+		b.report.Add(mode, report.Row{What: "all else", Observed: "that failed", Result: report.NotRun})
+		return false
 	}
 	// Only pods as on ACK need it.
 	step("gpu-compat-controller is ready", b.controllerReady)
-	return table, true
+	return true
 }
 
-// test runs the tests of tests/suites/hardware on the cluster.
-func (b *bundle) test(ctx context.Context) ([]report.Table, error) {
+// test runs the tests of tests/suites/hardware on the cluster. They add to the report, and say on standard output why
+// they failed.
+func (b *bundle) test(ctx context.Context) error {
 	left := time.Hour
 	if end, ends := ctx.Deadline(); ends {
 		// Time to say where they were.
 		left = max(time.Second, time.Until(end)-2*time.Second)
 	}
-	cmd := exec.CommandContext(ctx, b.path("bin/test2json"), "-t", "-p", "hardware",
-		b.path("lib/ld.so"), "--library-path", b.path("lib"), b.path("bin/hardware.test"),
-		"-test.v=test2json", "-test.run="+pattern(b.only), "-test.timeout="+left.String())
+	file := report.In(b.path("report.json"))
+	if err := file.Store(b.report); err != nil {
+		return fmt.Errorf("keep the report for the tests: %w", err)
+	}
+	cmd := exec.CommandContext(ctx, b.path("lib/ld.so"), "--library-path", b.path("lib"), b.path("bin/hardware.test"),
+		"-test.run="+pattern(b.only), "-test.timeout="+left.String())
 	cmd.Env = append(os.Environ(), "E2E_CLUSTER_DIR="+b.clusterDir(), "GPUSHARE_NODE="+nodeName,
-		"GPUSHARE_DRIVER_ROOT="+b.driver.Root, "GPUSHARE_SIMULATED="+b.simulated,
+		"GPUSHARE_DRIVER_ROOT="+b.driver.Root, "GPUSHARE_SIMULATED="+b.simulated, "GPUSHARE_REPORT="+file.Path,
 		"GPUSHARE_MAY_CHANGE_MIG="+b.found.Cut, "GPUSHARE_MODES="+b.toPutBack(),
 		// With a proxy in the environment the API server would be looked for there.
 		"NO_PROXY=*", "no_proxy=*")
-	cmd.Dir = b.payload
-	// The tests are test2json's child.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second
-	out, err := cmd.StdoutPipe()
+	var said strings.Builder
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = b.payload, &said, os.Stderr, time.Second
+	ended := cmd.Run()
+	told, _, err := file.Load()
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("read what the tests have seen: %w", err)
 	}
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("run the tests: %w", err)
-	}
-	tables, err := report.Read(out, progress)
-	// That tests have failed is in their rows.
-	_ = cmd.Wait()
-	return tables, err
+	told.Failures += said.String()
+	told.End(ended)
+	b.report = told
+	return nil
 }
 
 // pattern chooses the tests of these modes, as the report calls them; of all where there are none.

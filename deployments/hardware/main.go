@@ -48,8 +48,8 @@ func main() {
 // options are what the command line says.
 type options struct {
 	// payload is the directory that ./run has unpacked.
-	payload, report, logs string
-	limit                 time.Duration
+	payload, page, logs string
+	limit               time.Duration
 	// driverRoot is where the NVIDIA driver is looked for; empty for everywhere.
 	driverRoot string
 	// simulated is the driver root of a simulated node.
@@ -69,7 +69,7 @@ func command() *cli.Command {
 		Usage: "try the GPU driver on this machine's GPUs, in a cluster of its own",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "payload", Hidden: true, Destination: &o.payload},
-			path("report", "`FILE` for the report, in Markdown", "gpu-report.md", &o.report),
+			path("report", "`FILE` for the report, in Markdown", "gpu-report.md", &o.page),
 			path("logs", "`FILE` for the cluster's logs, as a tar.gz; none by default", "", &o.logs),
 			&cli.DurationFlag{Name: "limit", Value: 8 * time.Minute, Destination: &o.limit,
 				Usage: "`TIME` after which nothing new is tried, with half a minute left to clean up"},
@@ -87,13 +87,13 @@ func command() *cli.Command {
 			return (&bundle{options: o.absolute()}).run(ctx)
 		},
 		Commands: []*cli.Command{{
-			Name:  "report",
-			Usage: "make a report of what go test -json writes, of tests/suites/hardware on a cluster that is there",
-			Action: func(context.Context, *cli.Command) error {
-				tables, err := report.Read(os.Stdin, progress)
-				r := report.Report{Title: "GPUs", Started: time.Now(), Tables: tables}
+			Name:      "report",
+			Usage:     "make a page of what tests/suites/hardware have put into GPUSHARE_REPORT, on a cluster that is there",
+			ArgsUsage: "FILE",
+			Action: func(_ context.Context, c *cli.Command) error {
+				r, _, err := report.In(c.Args().First()).Load()
 				fmt.Print(r.Markdown())
-				return errors.Join(err, failures(r))
+				return errors.Join(err, failures(&r))
 			},
 		}, {
 			Name:  "down",
@@ -109,7 +109,7 @@ func command() *cli.Command {
 
 // absolute makes paths independent of the working directory.
 func (o options) absolute() options {
-	for _, path := range []*string{&o.payload, &o.report, &o.logs, &o.driverRoot, &o.simulated} {
+	for _, path := range []*string{&o.payload, &o.page, &o.logs, &o.driverRoot, &o.simulated} {
 		if absolute, err := filepath.Abs(*path); err == nil && *path != "" {
 			*path = absolute
 		}
@@ -119,7 +119,7 @@ func (o options) absolute() options {
 }
 
 // failures is an error if checks have failed.
-func failures(r report.Report) error {
+func failures(r *report.Report) error {
 	if n := r.Count(report.Failed); n > 0 {
 		return fmt.Errorf("%d checks have failed", n)
 	}

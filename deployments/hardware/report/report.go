@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package report makes a page of what test2json writes of the tests of real GPUs. Pure.
+// Package report has what a run shows of real GPUs: a row for each check, in a table for each mode, and the page that
+// is made of them. The tests add the rows; a file has them meanwhile, in case a run does not end.
 package report
 
 import (
-	"bufio"
-	"encoding/json"
 	"fmt"
-	"io"
-	"slices"
 	"strings"
 	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/statefile"
 )
 
 // Result is how a check ended.
@@ -21,20 +20,15 @@ const (
 	Passed Result = "ok"
 	Failed Result = "**failed**"
 	NotRun Result = "not run"
-	// Seen is what is worth to know, with no right or wrong: that of a test with the attribute SeenKey.
+	// Seen is what is worth to know, with no right or wrong.
 	Seen Result = "seen"
 )
-
-// SeenKey is the attribute (testing.T.Attr) of a test that is neither right nor wrong.
-const SeenKey = "seen"
 
 // Row is one check, a line of its table.
 type Row struct {
 	What, Observed string
 	Result         Result
 	Took           time.Duration
-	// Details are for a check that failed: whatever helps to find out why.
-	Details string
 }
 
 // Table has the checks of one mode.
@@ -43,156 +37,112 @@ type Table struct {
 	Rows []Row
 }
 
-// event is what `go doc test2json` describes.
-type event struct {
-	Action, Test, Output, Key string
-	Elapsed                   float64
+// Report is all that a run has shown.
+type Report struct {
+	// Simulated says that no GPU took part.
+	Simulated bool
+	// Title names the GPUs, as in "1 × NVIDIA H200".
+	Title   string
+	Started time.Time
+	Tables  []Table
+	// Trying is what has begun and not ended; empty for nothing.
+	Trying string
+	// Failures is what was said of checks that failed: whatever helps to find out why.
+	Failures string
+	// Afterwards says what became of what the run had changed.
+	Afterwards []string
 }
 
-// test is one that runs.
-type test struct {
-	above *test // nil for the first
-	name  string
-	depth int
-	// parts says that it has tests below it, failed that one of these has failed.
-	parts, failed, seen bool
-	said                strings.Builder
-}
+// In keeps a report in a file.
+func In(path string) statefile.File[Report] { return statefile.File[Report]{Path: path} }
 
-// table is the name of that in which the test's row is.
-func (t *test) table() string {
-	for ; t.depth > 1; t = t.above {
+// Add adds a row to the table of a mode, which is the last one or a new one.
+func (r *Report) Add(mode string, row Row) {
+	if n := len(r.Tables); n == 0 || r.Tables[n-1].Mode != mode {
+		r.Tables = append(r.Tables, Table{Mode: mode})
 	}
-	return t.name
+	last := &r.Tables[len(r.Tables)-1]
+	last.Rows = append(last.Rows, row)
 }
 
-type reader struct {
-	tables   []Table
-	tests    map[string]*test
-	running  []*test
-	said     strings.Builder // by no test
-	progress func(string)
-}
-
-// Read makes tables of what test2json writes: a row for each test without others below it, in the table TEST/TABLE. It
-// observed what it has logged first. progress is told what is being done, a line at a time.
-func Read(from io.Reader, progress func(line string)) ([]Table, error) {
-	r := reader{tests: map[string]*test{}, progress: progress}
-	lines := bufio.NewScanner(from)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var e event
-		if json.Unmarshal(lines.Bytes(), &e) == nil {
-			r.follow(e)
-		}
-	}
-	r.end()
-	if err := lines.Err(); err != nil {
-		return r.tables, fmt.Errorf("read what the tests say: %w", err)
-	}
-	return r.tables, nil
-}
-
-// begin notes a test, whose own name may have slashes.
-func (r *reader) begin(full string) {
-	t := &test{name: full}
-	for up := full; t.above == nil && strings.Contains(up, "/"); {
-		up = up[:strings.LastIndex(up, "/")]
-		if t.above = r.tests[up]; t.above != nil {
-			t.depth, t.above.parts, t.name = t.above.depth+1, true, full[len(up)+1:]
-		}
-	}
-	// As its author wrote it; tests of one name are numbered.
-	t.name, _, _ = strings.Cut(strings.ReplaceAll(t.name, "_", " "), "#")
-	if t.depth == 2 {
-		r.progress("  " + t.name)
-	}
-	r.tests[full], r.running = t, append(r.running, t)
-}
-
-func (r *reader) follow(e event) {
-	t := r.tests[e.Test]
+// End adds what no test could add: that the tests ended with an error without a check that failed, or in the middle of
+// one.
+func (r *Report) End(err error) {
 	switch {
-	case e.Action == "run":
-		r.begin(e.Test)
-	case e.Action == "output" && t == nil:
-		r.said.WriteString(e.Output)
-	case t == nil:
-	case e.Action == "output" && !strings.HasPrefix(strings.TrimSpace(e.Output), "=== "):
-		t.said.WriteString(e.Output)
-	case e.Action == "attr" && e.Key == SeenKey:
-		t.seen = true
-	case e.Action == "pass", e.Action == "fail", e.Action == "skip":
-		r.finish(t, e.Action, time.Duration(e.Elapsed*float64(time.Second)))
-		delete(r.tests, e.Test)
+	case r.Trying != "":
+		r.Add("tests", Row{What: r.Trying, Result: Failed,
+			Observed: "it did not end, and no other was tried, as when the time of the run is over"})
+	case err != nil && r.Count(Failed) == 0:
+		r.Add("tests", Row{What: "all tests", Observed: fmt.Sprintf("%v: %s", err, r.Failures), Result: Failed})
 	}
+	r.Trying = ""
 }
 
-// finish has the row of a test that has ended.
-func (r *reader) finish(t *test, action string, took time.Duration) {
-	r.running = slices.DeleteFunc(r.running, func(other *test) bool { return other == t })
-	row := Row{What: t.name, Observed: firstOwn(t.said.String()), Took: took}
-	switch {
-	case action == "fail" && t.failed:
-		// What is told of all of it belongs to the part that has failed.
-		rows := r.table(t.table()).Rows
-		for i, failed := range slices.Backward(rows) {
-			if failed.Result == Failed {
-				rows[i].Details += t.said.String()
-				break
-			}
-		}
-	case action == "fail":
-		row.Result, row.Details = Failed, t.said.String()
-		r.progress("    FAILED " + row.What + ": " + row.Observed)
-	case action == "skip":
-		row.Result, row.Took = NotRun, 0
-	case t.parts || t.depth < 2:
-	case t.seen:
-		row.Result = Seen
-	default:
-		row.Result = Passed
-	}
-	if action == "fail" && t.above != nil {
-		t.above.failed = true
-	}
-	if row.Result != "" {
-		table := r.table(t.table())
-		table.Rows = append(table.Rows, row)
-	}
-}
-
-func (r *reader) table(mode string) *Table {
-	at := slices.IndexFunc(r.tables, func(t Table) bool { return t.Mode == mode })
-	if at < 0 {
-		r.tables, at = append(r.tables, Table{Mode: mode}), len(r.tables)
-	}
-	return &r.tables[at]
-}
-
-// firstOwn is what a test has said first in its own words: "    file.go:12: words".
-func firstOwn(said string) string {
-	for line := range strings.Lines(said) {
-		if _, words, found := strings.Cut(line, ".go:"); found {
-			if _, words, found = strings.Cut(words, ": "); found {
-				return strings.TrimSpace(words)
+// Count is how many checks ended so.
+func (r *Report) Count(result Result) (n int) {
+	for _, table := range r.Tables {
+		for _, row := range table.Rows {
+			if row.Result == result {
+				n++
 			}
 		}
 	}
-	return ""
+	return n
 }
 
-// end has a failed row also for a test that did not end, after which no other was tried, and where none began.
-func (r *reader) end() {
-	switch n := len(r.running); {
-	case n > 0:
-		t := r.running[n-1]
-		t.said.WriteString(r.said.String())
-		r.finish(t, "fail", 0)
-		rows := r.table(t.table()).Rows
-		rows[len(rows)-1].Observed = "it did not end, and no other was tried, as when the time of the run is over"
-	case len(r.tables) == 0:
-		r.tables = []Table{{Mode: "tests", Rows: []Row{{What: "all tests", Observed: "none began: " + r.said.String(),
-			Result: Failed, Details: r.said.String()}}}}
+// simulated is what a reader must not miss.
+const simulated = `**No GPU took part in this run.** The node was simulated: stand-ins took the place of
+NVML, of CUDA and of the MPS control program. The run shows that pods, claims, limits in the environment, mounts and
+users come out as intended, and that the bundle works. It shows nothing about CUDA, about MPS or about a GPU.`
+
+// Markdown is the page. Its headings begin at the second level, so that it can stand in another one.
+func (r *Report) Markdown() string {
+	var page strings.Builder
+	title, note := r.Title, ""
+	if r.Simulated {
+		title, note = title+", simulated", simulated+"\n\n"
 	}
+	passed, failed, notRun := r.Count(Passed), r.Count(Failed), r.Count(NotRun)
+	fmt.Fprintf(&page, "## %s\n\n%sOf %d checks %d passed, %d failed and %d were not run. %s.\n", title, note,
+		passed+failed+notRun, passed, failed, notRun, r.Started.UTC().Format("2006-01-02 15:04 UTC"))
+	for _, table := range r.Tables {
+		fmt.Fprintf(&page, "\n### %s\n\n| Check | Observed | Result | s |\n|---|---|---|---|\n", table.Mode)
+		for _, row := range table.Rows {
+			took := ""
+			if row.Took > 0 {
+				took = fmt.Sprintf("%.1f", row.Took.Seconds())
+			}
+			fmt.Fprintf(&page, "| %s | %s | %s | %s |\n", cell(row.What), cell(row.Observed), row.Result, took)
+		}
+	}
+	if failed > 0 && r.Failures != "" {
+		fmt.Fprintf(&page, "\n### Failures\n\n```\n%s\n```\n", fenced(r.Failures))
+	}
+	if len(r.Afterwards) > 0 {
+		page.WriteString("\n### Afterwards\n\n")
+	}
+	for _, line := range r.Afterwards {
+		fmt.Fprintf(&page, "- %s\n", strings.Join(strings.Fields(line), " "))
+	}
+	return page.String()
+}
+
+// maxCell is the longest text of a cell: a table has to stay one.
+const maxCell = 200
+
+// cell is a text as a cell of a table takes it.
+func cell(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if runes := []rune(text); len(runes) > maxCell {
+		text = string(runes[:maxCell-1]) + "…"
+	}
+	return strings.ReplaceAll(text, "|", `\|`)
+}
+
+// maxFailures is how many lines are shown of failures, the first ones.
+const maxFailures = 400
+
+func fenced(text string) string {
+	lines := strings.Split(strings.ReplaceAll(strings.Trim(text, "\n"), "```", "'''"), "\n")
+	return strings.Join(lines[:min(maxFailures, len(lines))], "\n")
 }

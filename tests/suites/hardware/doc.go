@@ -6,8 +6,8 @@
 //	go test -c -tags hardware -o .build/hardware.test ./tests/suites/hardware
 //	KUBECONFIG=… GPUSHARE_IMAGE=… .build/hardware.test -test.v -test.timeout=20m
 //
-// Each check is a test. What test2json writes of them becomes the report, a table for each mode:
-// deployments/hardware/report. The archive of `make gpu-bundle` brings a cluster up, and runs the same program there.
+// Each check is a row of the report, in a table for each mode: deployments/hardware/report. The archive of `make
+// gpu-bundle` brings a cluster up, and runs the same program there.
 // The environment has:
 //
 //	KUBECONFIG              the cluster, which has the driver installed in namespace kube-system
@@ -17,6 +17,7 @@
 //	                        `make gpu-bundle` leaves; by default localhost/gpu-cuda:latest
 //	GPUSHARE_DRIVER_ROOT    the directory that the NVIDIA driver is installed in, if it is not found
 //	GPUSHARE_MAY_CHANGE_MIG the index or UUID of a GPU that may be cut into MIG instances
+//	GPUSHARE_REPORT         the file for the report, or of the one that is gone on with
 //	GPUSHARE_MODES          the file for the modes that the GPUs were found in, which is written before one is cut
 //	GPUSHARE_SIMULATED      the driver root of a simulated node, to try the tests without a GPU
 package hardware

@@ -17,6 +17,8 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/driver"
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/modes"
+	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/report"
+	"github.com/gpushare/dra-driver-gpushare/internal/statefile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
@@ -35,6 +37,9 @@ type session struct {
 	found modes.Record
 	// simulated is the driver root of a simulated node; empty for a real one.
 	simulated string
+	// told is what was seen so far, which file keeps.
+	told report.Report
+	file statefile.File[report.Report]
 }
 
 var here *session
@@ -52,18 +57,25 @@ func run(m *testing.M) int {
 	defer cancel()
 	var err error
 	if here, err = open(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "hardware tests:", err)
+		fmt.Println("hardware tests:", err)
 		return 1
 	}
 	return m.Run()
 }
 
 func open(ctx context.Context) (*session, error) {
-	s := &session{simulated: os.Getenv("GPUSHARE_SIMULATED"),
+	s := &session{simulated: os.Getenv("GPUSHARE_SIMULATED"), file: report.In(os.Getenv("GPUSHARE_REPORT")),
 		image: cmp.Or(os.Getenv("GPUSHARE_IMAGE"), "localhost/gpu-cuda:latest")}
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, err
+	}
+	var begun bool
+	if s.told, begun, err = s.file.Load(); err != nil {
+		return nil, err
+	}
+	if !begun {
+		s.told = report.Report{Title: "GPUs of node " + host, Started: time.Now()}
 	}
 	s.node = cmp.Or(os.Getenv("GPUSHARE_NODE"), host)
 	if os.Getenv(harness.ClusterDirEnv) != "" {
@@ -108,6 +120,27 @@ func (s *session) modes(ctx context.Context, reader *gpunvml.Reader) (modes.Reco
 		return found, fmt.Errorf("%s names the file: %w", modesVariable, err)
 	}
 	return found, nil
+}
+
+// tell adds a row to the report.
+func (s *session) tell(mode string, row report.Row) error {
+	s.told.Add(mode, row)
+	return s.store()
+}
+
+func (s *session) store() error {
+	if s.file.Path == "" {
+		return nil
+	}
+	return s.file.Store(s.told)
+}
+
+// rows is how many the report has.
+func (s *session) rows() (n int) {
+	for _, table := range s.told.Tables {
+		n += len(table.Rows)
+	}
+	return n
 }
 
 // options are where the driver is.

@@ -12,11 +12,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/modes"
+	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/report"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
@@ -33,7 +33,9 @@ type lab struct {
 	// tells of the GPU that is most like this one.
 	off    []gpu.Profile
 	double []sim.MIGProfile
-	plan   migPlan
+	// on is what it tells then, and small the smallest of it.
+	on    []gpu.Profile
+	small gpu.Profile
 }
 
 func (l *lab) needsMode() string { return l.why }
@@ -76,7 +78,7 @@ func (l *lab) switchOn(s *step) {
 	case after.Pending && (activation == nvml.SUCCESS || activation == nvml.ERROR_RESET_REQUIRED):
 		l.why = fmt.Sprintf("reset the GPU while MIG mode is on (nvidia-smi -i %s -mig 1, then --gpu-reset, or a reboot), "+
 			"and run this again", l.UUID)
-		s.part(what, modes.Tell(on), observed, func(t *testing.T) { t.SkipNow() })
+		s.row(what, modes.Tell(on), observed, report.NotRun)
 	default:
 		s.check(what, modes.Tell(on), observed+": end what has the GPU open, such as DCGM, and run this again", false)
 	}
@@ -97,15 +99,14 @@ func (l *lab) cleared(run func(*step)) func(*step) {
 // compareProfiles compares what the driver tells with MIG on with what it told with MIG off, but for names: with MIG
 // off it may tell none.
 func (l *lab) compareProfiles(s *step) {
-	on := l.profiles(s)
-	var err error
-	if l.plan, err = newMIGPlan(on); err != nil {
-		l.why = err.Error()
-		s.Fatal(err)
+	l.on = l.profiles(s)
+	if len(l.on) == 0 {
+		l.why = "the driver tells of no profile with a placement"
+		s.Fatal(l.why)
 	}
-	l.double = sim.MIGTable(nearest(on))
+	l.double, l.small = sim.MIGTable(nearest(l.on)), slices.MinFunc(l.on, smaller)
 	differ := "the same"
-	for i, p := range on {
+	for i, p := range l.on {
 		named := p
 		if i < len(l.off) {
 			named.Kind.Profile = l.off[i].Kind.Profile
@@ -116,7 +117,7 @@ func (l *lab) compareProfiles(s *step) {
 		}
 	}
 	s.compare("profiles and placements with MIG on", fmt.Sprintf("%d, the same", len(l.off)),
-		fmt.Sprintf("%d, %s", len(on), differ))
+		fmt.Sprintf("%d, %s", len(l.on), differ))
 }
 
 // begin makes a GPU instance without a compute instance.
@@ -170,19 +171,11 @@ func (l *lab) seenID(s *step, i gpu.Instance) {
 	s.compare("GPU instance "+i.Place(), expected, fmt.Sprintf("id %d", i.GI))
 }
 
-// together makes instances next to each other.
-func (l *lab) together(s *step, places []gpu.Instance) (all []gpu.Instance) {
-	s.Helper()
-	for _, at := range places {
-		all = append(all, l.make(s, at))
-	}
-	return all
-}
-
 // twice follows one instance step by step, and makes it again.
 func (l *lab) twice(s *step) {
+	place := l.small.At(slices.Max(l.small.Starts))
 	s.clock()
-	begun, err := l.begin(s, l.plan.alone)
+	begun, err := l.begin(s, place)
 	s.must(err)
 	l.seenID(s, begun)
 	l.listed(s, "MIG devices that NVML lists while it has no compute instance", 0)
@@ -198,7 +191,7 @@ func (l *lab) twice(s *step) {
 	left, err := l.partitions.Instances(s.Context(), l.UUID)
 	s.must(err)
 	s.same("instances that are left then", "", instances(left))
-	again := l.make(s, l.plan.alone)
+	again := l.make(s, place)
 	s.check("the same place again: UUID", "not "+made.UUID, again.UUID, again.UUID != made.UUID)
 	s.compare("the same place again: ids", made.InstanceID.String(), again.InstanceID.String())
 }
@@ -215,24 +208,19 @@ func (l *lab) listed(s *step, what string, want int) {
 	s.check(what, fmt.Sprint(want), fmt.Sprint(found), found == want && ret == nvml.SUCCESS)
 }
 
-// beside makes instances of several profiles in places, and asks for places that are taken.
-func (l *lab) beside(s *step) {
-	all := l.together(s, append([]gpu.Instance{l.plan.alone}, l.plan.beside...))
-	for _, taken := range []gpu.Instance{l.plan.alone, l.plan.overlapping} {
+// packed makes instances of all profiles, next to each other as far as there is room, and asks for a place that is
+// taken.
+func (l *lab) packed(s *step) {
+	for _, places := range packings(l.on) {
+		var all []gpu.Instance
+		for _, at := range places {
+			all = append(all, l.make(s, at))
+		}
+		taken := l.small.At(places[0].Start)
 		_, err := l.begin(s, taken)
-		s.check(fmt.Sprintf("a %s, where %s is", taken.Place(), l.plan.alone.Place()), gpu.ErrPlaceTaken.Error(),
+		s.check(fmt.Sprintf("a %s, where %s is", taken.Place(), places[0].Place()), gpu.ErrPlaceTaken.Error(),
 			fmt.Sprint(err), errors.Is(err, gpu.ErrPlaceTaken))
-	}
-	l.unmake(s, all...)
-}
-
-// pair shows which ids two profiles of one size have side by side.
-func (l *lab) pair(s *step) { l.unmake(s, l.together(s, l.plan.pair)...) }
-
-// each makes an instance of each profile, one after the other.
-func (l *lab) each(s *step) {
-	for _, at := range l.plan.each {
-		l.unmake(s, l.make(s, at))
+		l.unmake(s, all...)
 	}
 }
 

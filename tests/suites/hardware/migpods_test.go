@@ -6,6 +6,7 @@ package hardware
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -40,16 +42,14 @@ func migGroups(t *testing.T, label func(string)) []group {
 	hide := here.Label(t, here.node, "type")
 	on, makeNone := []need{l.needsMode}, func() {}
 	small := func(run func(*step, string)) func(*step) {
-		return l.cleared(func(s *step) { run(s, l.plan.small.Kind.Profile) })
+		return l.cleared(func(s *step) { run(s, l.small.Kind.Profile) })
 	}
 	return append(groups, group{name: fmt.Sprintf("MIG GPU %d", l.Index), trials: []trial{
 		{name: "the driver lets go of the GPUs", run: func(s *step) { label("default"); withdraw(s, hide) }},
 		{name: "the mode", run: l.switchOn},
 		{name: "profiles and placements with MIG on", needs: on, run: l.compareProfiles},
 		{name: "an instance, made twice", needs: on, run: l.cleared(l.twice)},
-		{name: "instances next to each other", needs: on, run: l.cleared(l.beside)},
-		{name: "two profiles of one size", needs: on, run: l.cleared(l.pair)},
-		{name: "an instance of each profile", needs: on, run: l.cleared(l.each)},
+		{name: "instances of all profiles", needs: on, run: l.cleared(l.packed)},
 		{name: "the driver makes MIG instances for claims", needs: on, run: func(s *step) {
 			// Until all tests have ended, or the mode is put back.
 			makeNone = here.Set(t, "gpu-kubelet-plugin", map[string]string{"MIG_INSTANCES": "dynamic"})
@@ -75,10 +75,50 @@ func migGroups(t *testing.T, label func(string)) []group {
 	}})
 }
 
+// migRead tells how the GPUs could be cut, and each difference from the test double. It changes nothing, and works with
+// MIG off.
 func migRead(s *step) {
-	for _, f := range readMIG(s.Context(), here.lib, here.partitions(), here.machine, filepath.Join(here.root(), "proc")) {
-		s.compare(f.what, f.expected, f.observed)
+	capable := false
+	for _, g := range here.machine.All() {
+		name := fmt.Sprintf("GPU %d: ", g.Index)
+		s.seen(name+"MIG mode", "", modes.Tell(g.MIG))
+		if !g.MIG.Capable {
+			continue
+		}
+		capable = true
+		s.seen(name+"MIG mode is switched without a reset (field 184)", "", field(s, g.UUID, fieldResetless))
+		s.seen(name+"MIG is told of in any mode (field 199)", "", field(s, g.UUID, fieldQueries))
+		profiles, err := here.partitions().Profiles(s.Context(), g.UUID)
+		if err != nil {
+			s.seen(name+"profiles", "", err.Error())
+		}
+		for _, c := range compareMIG(profiles) {
+			s.compare(name+c.what, c.double, c.driver)
+		}
 	}
+	if capable {
+		content, err := os.ReadFile(filepath.Join(here.root(), "proc/driver/nvidia-caps/mig-minors"))
+		s.compare("lines of mig-minors that only the kernel module has, and only the double", "0 and 0",
+			told(minors(string(content)), err))
+	}
+}
+
+// Fields of nvmlDeviceGetFieldValues that say how a GPU comes to be in MIG mode.
+const (
+	fieldResetless = 184 // NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED
+	fieldQueries   = 199 // NVML_FI_DEV_IS_MIG_MODE_INDEPENDENT_MIG_QUERY_CAPABLE
+)
+
+func field(s *step, uuid string, id uint32) string {
+	value, err := modes.Ask(s.Context(), here.lib, "reading a field", uuid, func(device nvml.Device) (uint32, nvml.Return) {
+		values := []nvml.FieldValue{{FieldId: id}}
+		ret := device.GetFieldValues(values)
+		if ret == nvml.SUCCESS {
+			ret = nvml.Return(values[0].NvmlReturn)
+		}
+		return binary.NativeEndian.Uint32(values[0].Value[:4]), ret
+	})
+	return told(fmt.Sprint(value), err)
 }
 
 // withdraw takes the node's part of the driver away, by the label that its DaemonSets leave nodes out for.

@@ -4,99 +4,40 @@ package hardware
 
 import (
 	"cmp"
-	"context"
-	"encoding/binary"
 	"fmt"
-	"os"
-	"path/filepath"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
-
-	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/modes"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
-	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
-	"github.com/gpushare/dra-driver-gpushare/tests/standins/nvmllib"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
-// Fields of nvmlDeviceGetFieldValues that say how a GPU comes to be in MIG mode.
-const (
-	fieldResetless = 184 // NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED
-	fieldQueries   = 199 // NVML_FI_DEV_IS_MIG_MODE_INDEPENDENT_MIG_QUERY_CAPABLE
-)
-
-// finding is what the driver tells, beside what the test double tells, where that is known.
-type finding struct{ what, expected, observed string }
-
-// readMIG has what the driver tells of how a machine's GPUs could be cut, and each difference from the test double. It
-// changes nothing, and works with MIG off.
-func readMIG(ctx context.Context, lib nvml.Interface, partitions *gpunvml.Partitions, m *gpu.Machine,
-	procFS string) (all []finding) {
-	capable := false
-	for _, g := range m.All() {
-		name := fmt.Sprintf("GPU %d: ", g.Index)
-		seen := func(what, observed string) {
-			all = append(all, finding{what: name + what, observed: observed})
-		}
-		seen("MIG mode", modes.Tell(g.MIG))
-		if !g.MIG.Capable {
-			continue
-		}
-		capable = true
-		seen("MIG mode is switched without a reset (field 184)", field(ctx, lib, g.UUID, fieldResetless))
-		seen("MIG is told of in any mode (field 199)", field(ctx, lib, g.UUID, fieldQueries))
-		profiles, err := partitions.Profiles(ctx, g.UUID)
-		if err != nil {
-			seen("profiles", err.Error())
-		}
-		all = append(all, compareMIG(name, profiles)...)
-	}
-	if capable {
-		all = append(all, minors(filepath.Join(procFS, "driver/nvidia-caps/mig-minors")))
-	}
-	return all
-}
-
-func field(ctx context.Context, lib nvml.Interface, uuid string, id uint32) string {
-	value, err := modes.Ask(ctx, lib, "reading a field", uuid, func(device nvml.Device) (uint32, nvml.Return) {
-		values := []nvml.FieldValue{{FieldId: id}}
-		ret := device.GetFieldValues(values)
-		if ret == nvml.SUCCESS {
-			ret = nvml.Return(values[0].NvmlReturn)
-		}
-		return binary.NativeEndian.Uint32(values[0].Value[:4]), ret
-	})
-	return told(fmt.Sprint(value), err)
-}
-
-// told is what was answered, or why nothing was.
-func told(answer string, err error) string {
-	if err != nil {
-		return err.Error()
-	}
-	return answer
-}
+// comparison is what the driver tells, beside what the test double tells.
+type comparison struct{ what, double, driver string }
 
 // compareMIG has what double and driver tell of each profile.
-func compareMIG(name string, profiles []gpu.Profile) (all []finding) {
+func compareMIG(profiles []gpu.Profile) (all []comparison) {
 	table := nearest(profiles)
-	double, driver := map[int]string{}, map[int]string{}
-	var ids []int
-	for _, p := range sim.MIGTable(table) {
-		double[p.Kind.ProfileID], ids = describe(p.Profile), append(ids, p.Kind.ProfileID)
-	}
-	for _, p := range profiles {
-		driver[p.Kind.ProfileID], ids = describe(p), append(ids, p.Kind.ProfileID)
-	}
+	double, driver := described(profilesOf(table)), described(profiles)
+	ids := slices.Concat(slices.Collect(maps.Keys(double)), slices.Collect(maps.Keys(driver)))
 	slices.Sort(ids)
 	for _, id := range slices.Compact(ids) {
-		all = append(all, finding{fmt.Sprintf("%sprofile %d, as the double's %s", name, id, table),
+		all = append(all, comparison{fmt.Sprintf("profile %d, as the double's %s", id, table),
 			cmp.Or(double[id], "none"), cmp.Or(driver[id], "none")})
 	}
 	return all
+}
+
+// described are profiles in a line each, by their numbers.
+func described(profiles []gpu.Profile) map[int]string {
+	lines := map[int]string{}
+	for _, p := range profiles {
+		lines[p.Kind.ProfileID] = describe(p)
+	}
+	return lines
 }
 
 // describe is a profile in a line.
@@ -124,24 +65,6 @@ func nearest(profiles []gpu.Profile) string {
 	})
 }
 
-// minors compares the kernel module's table of capabilities with the double's.
-func minors(path string) finding {
-	f := finding{what: "lines of mig-minors that only the kernel module has, and only the double", expected: "0 and 0"}
-	content, err := os.ReadFile(path)
-	if err != nil {
-		f.observed = err.Error()
-		return f
-	}
-	lines := strings.Split(strings.TrimSpace(string(content)), "\n")
-	double := strings.Split(strings.TrimSpace(sim.MIGMinors()), "\n")
-	only := slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return slices.Contains(double, line) })
-	f.observed = fmt.Sprintf("%d and %d", len(only), len(double)-(len(lines)-len(only)))
-	if len(only) > 0 {
-		f.observed += fmt.Sprintf(", as %q", only[:min(3, len(only))])
-	}
-	return f
-}
-
 // profilesOf are the profiles of a table of the double's.
 func profilesOf(table string) (all []gpu.Profile) {
 	for _, p := range sim.MIGTable(table) {
@@ -150,96 +73,113 @@ func profilesOf(table string) (all []gpu.Profile) {
 	return all
 }
 
-// differing are the findings that are not as the double's.
-func differing(all []finding) []finding {
-	return slices.DeleteFunc(slices.Clone(all), func(f finding) bool { return f.observed == f.expected })
+// minors compares the lines of mig-minors, the kernel module's table of capabilities, with the double's: how many only
+// one of them has.
+func minors(content string) string {
+	lines := strings.Split(strings.TrimSpace(content), "\n")
+	double := strings.Split(strings.TrimSpace(sim.MIGMinors()), "\n")
+	only := slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return slices.Contains(double, line) })
+	found := fmt.Sprintf("%d and %d", len(only), len(double)-(len(lines)-len(only)))
+	if len(only) > 0 {
+		found += fmt.Sprintf(", as %q", only[:min(3, len(only))])
+	}
+	return found
 }
 
-// What tells the same as a table is compared with that one, and is the same; each difference is one finding.
+// packings are ways to fill a GPU after which each profile was made: instances of a profile and of smaller ones next to
+// each other, or alone where its name has a sign: it takes engines that others need.
+func packings(profiles []gpu.Profile) (all [][]gpu.Instance) {
+	falling := slices.SortedFunc(slices.Values(profiles), func(a, b gpu.Profile) int { return smaller(b, a) })
+	made := map[int]bool{}
+	for n, first := range falling {
+		if made[first.Kind.ProfileID] {
+			continue
+		}
+		packing := []gpu.Instance{first.At(first.Starts[0])}
+		for _, p := range falling[n+1:] {
+			if at, ok := beside(packing, p); ok && plain(first) && plain(p) {
+				packing = append(packing, at)
+				made[p.Kind.ProfileID] = true
+			}
+		}
+		all = append(all, packing)
+	}
+	return all
+}
+
+func plain(p gpu.Profile) bool { return !strings.ContainsAny(p.Kind.Profile, "+-") }
+
+// beside is the first place of a profile that instances leave.
+func beside(all []gpu.Instance, p gpu.Profile) (gpu.Instance, bool) {
+	for _, start := range p.Starts {
+		at := p.At(start)
+		if !slices.ContainsFunc(all, func(other gpu.Instance) bool { return at.PlaceOf().Overlaps(other.PlaceOf()) }) {
+			return at, true
+		}
+	}
+	return gpu.Instance{}, false
+}
+
+// smaller compares profiles by what of a GPU an instance takes; of two that take as much, there can be more of the
+// smaller one.
+func smaller(a, b gpu.Profile) int {
+	return cmp.Or(cmp.Compare(a.Kind.SMCount, b.Kind.SMCount), cmp.Compare(a.Kind.Size, b.Kind.Size),
+		cmp.Compare(b.Count, a.Count), strings.Compare(a.Kind.Profile, b.Kind.Profile))
+}
+
+// instances names instances, or where they are to be.
+func instances(all []gpu.Instance) string {
+	var names []string
+	for _, i := range all {
+		names = append(names, strings.TrimSpace(i.Place()+" "+i.UUID))
+	}
+	return strings.Join(names, ", ")
+}
+
+// What tells the same as a table is compared with that one, and is the same; each difference is one row.
 func TestCompareMIG(t *testing.T) {
+	differ := func(profiles []gpu.Profile) (n int) {
+		for _, c := range compareMIG(profiles) {
+			if c.double != c.driver {
+				n++
+			}
+		}
+		return n
+	}
 	for _, table := range sim.MIGTables() {
 		profiles := profilesOf(table)
-		if rows := compareMIG("", profiles); len(differing(rows)) > 0 || len(rows) != len(profiles) {
-			t.Errorf("%s: %+v", table, rows)
+		if n, rows := differ(profiles), compareMIG(profiles); n > 0 || len(rows) != len(profiles) {
+			t.Errorf("%s: %d differences: %+v", table, n, rows)
 		}
 	}
 	profiles := profilesOf("h100-80")
 	profiles[0].Kind.SMCount++
 	profiles[1].Starts = []int{0, 2}
-	profiles = profiles[:len(profiles)-1]
 	extra := profiles[2]
 	extra.Kind.ProfileID = 40
-	rows := compareMIG("", append(profiles, extra))
-	if differ := differing(rows); len(differ) != 4 || !strings.Contains(rows[0].what, "h100-80") {
-		t.Errorf("%s: %d differences, want 4 from h100-80: %q", rows[0].what, len(differ), differ)
+	profiles = append(profiles[:len(profiles)-1], extra)
+	if n, rows := differ(profiles), compareMIG(profiles); n != 4 || !strings.Contains(rows[0].what, "h100-80") {
+		t.Errorf("%d differences, want 4 from h100-80: %+v", n, rows)
 	}
 }
 
 func TestMinors(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "mig-minors")
-	if f := minors(path); !strings.Contains(f.observed, "no such file") {
-		t.Errorf("no file: %+v", f)
-	}
-	for content, same := range map[string]bool{
-		sim.MIGMinors(): true,
-		strings.Replace(sim.MIGMinors(), "gpu0/gi0/access 3\n", "gpu0/gi0/access 4\n", 1): false,
-		"config 1\n": false,
-	} {
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if f := minors(path); (f.observed == f.expected) != same {
-			t.Errorf("%+v, the same: %t", f, same)
-		}
-	}
+	expect.Equal(t, "0 and 0", minors(sim.MIGMinors()), "the same")
+	other := strings.Replace(sim.MIGMinors(), "gpu0/gi0/access 3\n", "gpu0/gi0/access 4\n", 1)
+	expect.Equal(t, `1 and 1, as ["gpu0/gi0/access 4"]`, minors(other), "another number")
 }
 
-// What a library tells, with MIG on and off: the double's own is the double's table. No process can open two
-// libraries, so one machine has all kinds.
-func TestReadMIG(t *testing.T) {
-	content, err := nvmllib.Build(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	spec, err := sim.Load(filepath.Join("..", "..", "..", "demo", "machines", "migx4.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	none := spec.Models["a100-80"]
-	none.MIG, none.MIGProfiles = false, ""
-	spec.Models["none"] = none
-	spec.GPUs[3].Model = "none"
-	dir := t.TempDir()
-	library, err := spec.WriteNVML(dir, content)
-	if err != nil {
-		t.Fatal(err)
-	}
-	options := gpunvml.OpenOptions{LibraryPath: library}
-	lib, err := gpunvml.Open(t.Context(), options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := gpunvml.Read(t.Context(), lib, gpunvml.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	rows := readMIG(t.Context(), lib, gpunvml.NewPartitions(options), m, dir)
-	said := map[string]string{}
-	for _, r := range rows {
-		said[r.what] = r.observed
-	}
-	for what, want := range map[string]string{
-		"GPU 0: MIG mode": "on, on after a reset",
-		"GPU 2: MIG mode": "off, off after a reset",
-		"GPU 3: MIG mode": "none",
-		"GPU 2: MIG mode is switched without a reset (field 184)": "0",
+func TestPackings(t *testing.T) {
+	for table, want := range map[string]string{
+		"h200-141": "7g.141gb at slices 0-7; 4g.71gb at slices 0-3, 3g.71gb at slices 4-7; " +
+			"2g.35gb at slices 0-1, 1g.35gb at slices 2-3, 1g.18gb at slice 4; 1g.18gb+me at slice 0",
+		"a30": "4g.24gb at slices 0-3; 2g.12gb+me at slices 0-1; 2g.12gb at slices 0-1, 1g.6gb at slice 2; " +
+			"1g.6gb+me at slice 0",
 	} {
-		if got := said[what]; got != want {
-			t.Errorf("%s: %q, want %q", what, got, want)
+		var got []string
+		for _, packing := range packings(profilesOf(table)) {
+			got = append(got, instances(packing))
 		}
-	}
-	// Three GPUs of seven profiles each; there is no mig-minors.
-	if same := len(rows) - len(differing(rows)); same != 21 {
-		t.Errorf("%d rows are the same as the double's, want 21: %+v", same, rows)
+		expect.Equal(t, want, strings.Join(got, "; "), "packings of %s", table)
 	}
 }

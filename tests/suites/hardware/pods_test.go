@@ -156,7 +156,8 @@ func (s *step) launch(pod, container string, args ...string) (*program, error) {
 	go func() {
 		p.ended <- s.ns.Stream(s.Context(), pod, container, append([]string{"/cudaprobe"}, args...),
 			remotecommand.StreamOptions{Stdin: fromTest, Stdout: toTest, Stderr: &p.messages})
-		_ = errors.Join(toTest.Close(), fromTest.Close())
+		// An end of the input, and no error, for what still reads it and would log that.
+		_ = errors.Join(toTest.Close(), input.Close())
 	}()
 	// One that waits for a line is let go.
 	s.Cleanup(func() { _ = p.input.Close() })

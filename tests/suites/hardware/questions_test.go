@@ -44,12 +44,14 @@ type ground struct {
 	// root is that of the tree of control groups, pod that of the pod, and leaf and second those of its containers.
 	root, pod, leaf, second string
 	dmem                    bool
+	// answer is that to the question that is being asked.
+	answer string
 }
 
 // question is one of those that only a driver of release 615 answers: there is no right or wrong.
 type question struct {
 	what string
-	ask  func(*ground) (answer string, err error)
+	ask  func(*ground) (answer string)
 	// byHand is what to type where asking would change the machine.
 	byHand string
 }
@@ -64,26 +66,31 @@ func askAll(s *step) {
 	_, err = os.Stat(filepath.Join(g.leaf, "dmem.max"))
 	g.dmem = err == nil
 	for _, q := range questions() {
+		if q.byHand != "" {
+			s.row(q.what, "", "by hand: "+q.byHand, report.NotRun)
+			continue
+		}
+		g := g
 		s.Run(q.what, func(t *testing.T) {
-			if q.byHand != "" {
-				t.Skip("by hand: " + q.byHand)
-			}
-			t.Attr(report.SeenKey, "")
-			g := g
-			g.step = &step{T: t, ns: s.ns}
-			answer, err := q.ask(&g)
-			if err != nil {
-				answer = "no answer: " + err.Error()
-			}
-			t.Log(answer)
-			if _, err := os.Stat(g.leaf); err != nil {
-				return
-			}
-			// Where the driver counts, there may be no limits to take away.
-			if err := errors.Join(g.set(g.leaf, noLimit), g.set(g.second, noLimit), g.set(g.pod, noLimit)); err != nil {
-				t.Log("limits are not cleared: ", err)
-			}
+			g.step = &step{T: t, ns: s.ns, mode: s.mode}
+			g.answer = q.ask(&g)
 		})
+		s.seen(q.what, "", g.answer)
+		if _, err := os.Stat(g.leaf); err != nil {
+			return
+		}
+		// Where the driver counts, there may be no limits to take away.
+		if err := errors.Join(s.set(g.leaf, noLimit), s.set(g.second, noLimit), s.set(g.pod, noLimit)); err != nil {
+			s.Log("limits are not cleared: ", err)
+		}
+	}
+}
+
+// has ends a question that cannot be asked any further.
+func (g *ground) has(err error) {
+	if err != nil {
+		g.answer = "no answer: " + err.Error()
+		g.SkipNow()
 	}
 }
 
@@ -104,27 +111,33 @@ func (s *step) setBoth(dir string, softMiB, hardMiB int64) error {
 	return nil
 }
 
-// memoryLimit is what NVML tells of a control group.
-type memoryLimit struct{ softMiB, hardMiB, usedMiB int64 }
-
-func (s *step) get(dir string) (memoryLimit, error) {
+// reads is what NVML tells of a control group, with its hard limit.
+func (s *step) reads(dir string) (all string, hardMiB int64) {
 	got, ret := handle(s, here.gpu().UUID).GetMemoryLimits_v1(dir)
 	if ret != nvml.SUCCESS {
-		return memoryLimit{}, ret
+		return ret.Error(), noLimit
 	}
-	l := memoryLimit{int64(got.SoftLimit >> 20), int64(got.HardLimit >> 20), int64(got.CurrentUsed >> 20)}
-	if got.HardLimit == nvml.DEVICE_MEMORY_LIMIT_MAX {
-		l.hardMiB = noLimit
+	hard := "max"
+	hardMiB = noLimit
+	if got.HardLimit != nvml.DEVICE_MEMORY_LIMIT_MAX {
+		hardMiB = int64(got.HardLimit >> 20)
+		hard = fmt.Sprint(hardMiB)
 	}
-	return l, nil
+	return fmt.Sprintf("soft %d, hard %s, used %d MiB", got.SoftLimit>>20, hard, got.CurrentUsed>>20), hardMiB
 }
 
-func (l memoryLimit) String() string {
-	hard := "max"
-	if l.hardMiB != noLimit {
-		hard = fmt.Sprint(l.hardMiB)
+// get is reads without the number.
+func (s *step) get(dir string) string {
+	all, _ := s.reads(dir)
+	return all
+}
+
+// told is what was answered, or why nothing was.
+func told(answer string, err error) string {
+	if err != nil {
+		return err.Error()
 	}
-	return fmt.Sprintf("soft %d, hard %s, used %d MiB", l.softMiB, hard, l.usedMiB)
+	return answer
 }
 
 // leaf is the control group of a pod's container, which runs, and groupOf that of a process.
@@ -156,13 +169,8 @@ func whoPays(s *step) {
 	// By the driver's own table nothing is counted before there is a limit.
 	err := errors.Join(s.set(client, here.gpu().MemoryMiB), s.set(daemon, here.gpu().MemoryMiB))
 	filled, _, fillErr := s.fill("client", "main", "device", 1000)
-	pays, clientErr := s.get(client)
-	other, daemonErr := s.get(daemon)
-	answer := fmt.Sprintf("%s; client: %s; daemon: %s", filled, pays, other)
-	if err := errors.Join(err, fillErr, clientErr, daemonErr, s.set(daemon, noLimit)); err != nil {
-		answer = "no answer: " + err.Error()
-	}
-	s.seen("who is charged", "", answer)
+	answer := fmt.Sprintf("%s; client: %s; daemon: %s", filled, s.get(client), s.get(daemon))
+	s.seen("who is charged", "", told(answer, errors.Join(err, fillErr, s.set(daemon, noLimit))))
 }
 
 // questions are asked one after the other. One more takes a node in mode mps: whoPays.
@@ -209,157 +217,134 @@ type load struct {
 }
 
 // filled has programs fill memory one after the other, below limits.
-func filled(l limits, loads ...load) func(*ground) (string, error) {
-	return func(g *ground) (string, error) {
-		var err error
+func filled(l limits, loads ...load) func(*ground) string {
+	return func(g *ground) string {
 		if l.pod > 0 {
-			err = g.set(g.pod, l.pod)
+			g.has(g.set(g.pod, l.pod))
 		}
 		if l.leaf > 0 {
-			err = errors.Join(err, g.set(g.leaf, l.leaf))
+			g.has(g.set(g.leaf, l.leaf))
 		}
-		if err != nil {
-			return "", err
-		}
-		reads, err := g.get(g.leaf)
-		answers := []string{"reads " + told(reads.String(), err)}
+		answers := []string{"reads " + g.get(g.leaf)}
 		for _, one := range loads {
 			answer, _, err := g.fill("asked", one.container, one.kind, one.mib)
 			// An error is that there is no room for another context.
 			answers = append(answers, told(answer, err))
 		}
-		reads, err = g.get(g.leaf)
-		return strings.Join(append(answers, "reads "+told(reads.String(), err)), "; then "), nil
+		return strings.Join(append(answers, "reads "+g.get(g.leaf)), "; then ")
 	}
 }
 
-func askCapacity(g *ground) (string, error) {
+func askCapacity(g *ground) string {
 	content, err := os.ReadFile(filepath.Join(g.root, "dmem.capacity"))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return "", err
+	if !errors.Is(err, os.ErrNotExist) {
+		g.has(err)
 	}
 	address := strings.ToLower(here.gpu().PCIBusID)
 	for line := range strings.Lines(string(content)) {
 		if strings.Contains(strings.ToLower(line), strings.TrimLeft(address, "0")) {
-			return strings.TrimSpace(line), nil
+			return strings.TrimSpace(line)
 		}
 	}
-	return "dmem.capacity has no line of " + address, nil
+	return "dmem.capacity has no line of " + address
 }
 
-func askControllers(g *ground) (string, error) {
-	leaf, leafErr := os.ReadFile(filepath.Join(g.leaf, "cgroup.controllers"))
-	root, rootErr := os.ReadFile(filepath.Join(g.root, "cgroup.controllers"))
+func askControllers(g *ground) string {
+	leaf, err := os.ReadFile(filepath.Join(g.leaf, "cgroup.controllers"))
+	g.has(err)
+	root, err := os.ReadFile(filepath.Join(g.root, "cgroup.controllers"))
+	g.has(err)
 	has, all := strings.Fields(string(leaf)), strings.Fields(string(root))
-	return fmt.Sprintf("%d of the root's %d: %s", len(has), len(all), strings.Join(has, " ")),
-		errors.Join(leafErr, rootErr)
+	return fmt.Sprintf("%d of the root's %d: %s", len(has), len(all), strings.Join(has, " "))
 }
 
 // contextMiB is more than a CUDA context was seen to take (560 to 816 MiB).
 const contextMiB = 1024
 
-func askImport(g *ground) (string, error) {
-	if err := errors.Join(g.set(g.leaf, 4096), g.set(g.second, 512+contextMiB)); err != nil {
-		return "", err
-	}
+func askImport(g *ground) string {
+	g.has(errors.Join(g.set(g.leaf, 4096), g.set(g.second, 512+contextMiB)))
 	handle, err := g.try("asked", "export", "1024")
-	if err != nil {
-		return "", err
-	}
+	g.has(err)
 	importer, err := g.launch("asked", "second", "import", handle)
-	if err != nil {
-		return "", err
-	}
-	before, beforeErr := g.get(g.second)
-	said, saidErr := importer.next()
-	after, afterErr := g.get(g.second)
-	return fmt.Sprintf("%s; before %s, after %s", said, before, after), errors.Join(beforeErr, saidErr, afterErr)
+	g.has(err)
+	before := g.get(g.second)
+	said, err := importer.next()
+	g.has(err)
+	return fmt.Sprintf("%s; before %s, after %s", said, before, g.get(g.second))
 }
 
-func askTighter(g *ground) (string, error) {
-	if err := g.set(g.leaf, 8192); err != nil {
-		return "", err
-	}
+func askTighter(g *ground) string {
+	g.has(g.set(g.leaf, 8192))
 	filled, p, err := g.fill("asked", "main", "device", 4000)
-	if err != nil {
-		return "", err
-	}
+	g.has(err)
 	refused := g.set(g.leaf, 1024)
 	more, err := p.next()
-	return fmt.Sprintf("%s; set: %v; one more block: %s", filled, refused, more), err
+	g.has(err)
+	return fmt.Sprintf("%s; set: %v; one more block: %s", filled, refused, more)
 }
 
 // askStale looks at many new control groups for an old limit.
-func askStale(g *ground) (string, error) {
+func askStale(g *ground) string {
 	const tried = 2000
 	dir := filepath.Join(g.pod, "gpushare-asked")
-	if err := errors.Join(os.Mkdir(dir, 0o755), g.set(dir, 512), os.Remove(dir)); err != nil {
-		return "", err
-	}
+	g.has(errors.Join(os.Mkdir(dir, 0o755), g.set(dir, 512), os.Remove(dir)))
 	found := 0
 	for range tried {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			return "", err
-		}
-		if got, err := g.get(dir); err == nil && got.hardMiB != noLimit {
+		g.has(os.Mkdir(dir, 0o755))
+		if _, hardMiB := g.reads(dir); hardMiB != noLimit {
 			found++
 		}
-		if err := os.Remove(dir); err != nil {
-			return "", err
-		}
+		g.has(os.Remove(dir))
 	}
 	// Whatever stays of it is not left to others.
-	return fmt.Sprintf("%d of %d new control groups had a limit", found, tried),
-		errors.Join(os.Mkdir(dir, 0o755), g.set(dir, noLimit), os.Remove(dir))
+	g.has(errors.Join(os.Mkdir(dir, 0o755), g.set(dir, noLimit), os.Remove(dir)))
+	return fmt.Sprintf("%d of %d new control groups had a limit", found, tried)
 }
 
-func askRestart(g *ground) (string, error) {
-	if err := g.set(g.leaf, 4096); err != nil {
-		return "", err
-	}
+func askRestart(g *ground) string {
+	g.has(g.set(g.leaf, 4096))
 	here.KillKubelet(g.T, here.node)
 	harness.Eventually(g.T, "the kubelet to know its pods again", func(ctx context.Context) error {
 		_, logErr := here.PluginLog(ctx, here.node, metav1.Now())
 		_, execErr := g.ns.Exec(g.T, "asked", "main", "env")
 		return errors.Join(logErr, execErr)
 	})
-	got, err := g.get(g.leaf)
-	return got.String(), err
+	return g.get(g.leaf)
 }
 
 // askWrite tries files, which only dmem has.
-func askWrite(g *ground) (string, error) {
+func askWrite(g *ground) string {
 	if !g.dmem {
-		return "no files: NVIDIA's table is set through NVML, with CAP_SYS_ADMIN", nil
+		return "no files: NVIDIA's table is set through NVML, with CAP_SYS_ADMIN"
 	}
 	g.create(pod{name: "privileged", privileged: true})
 	g.ns.WaitRunning(g.T, "privileged")
 	ordinary, err := g.try("asked", "write", "/sys/fs/cgroup/dmem.max", "nvidia/0 max")
-	privileged, privilegedErr := g.try("privileged", "write",
+	g.has(err)
+	privileged, err := g.try("privileged", "write",
 		filepath.Join(g.step.leaf("privileged", "main"), "dmem.max"), "nvidia/0 max")
-	return fmt.Sprintf("an ordinary pod: %s; a privileged one: %s", ordinary, privileged), errors.Join(err, privilegedErr)
+	g.has(err)
+	return fmt.Sprintf("an ordinary pod: %s; a privileged one: %s", ordinary, privileged)
 }
 
 // askPlugin has the plugin's own words: it tries limits when it starts.
-func askPlugin(g *ground) (string, error) {
+func askPlugin(g *ground) string {
 	lines, err := here.PluginLog(g.Context(), here.node, metav1.NewTime(time.Unix(0, 0)))
+	g.has(err)
 	said := "nothing of memory limits"
 	for _, line := range lines {
 		if strings.Contains(strings.ToLower(line), "memory limit") {
 			said = strings.TrimSpace(line)
 		}
 	}
-	return said, err
+	return said
 }
 
 // askSoft deletes a pod with a soft limit, and looks at what those above promise then.
-func askSoft(g *ground) (string, error) {
+func askSoft(g *ground) string {
 	above := filepath.Dir(g.pod)
-	before, beforeErr := g.get(above)
-	if err := g.setBoth(g.leaf, 1024, 4096); err != nil {
-		return "", err
-	}
+	before := g.get(above)
+	g.has(g.setBoth(g.leaf, 1024, 4096))
 	g.ns.Delete(g.T, "asked")
-	after, afterErr := g.get(above)
-	return fmt.Sprintf("above: %s, before %s", after, before), errors.Join(beforeErr, afterErr)
+	return fmt.Sprintf("above: %s, before %s", g.get(above), before)
 }

@@ -5,7 +5,9 @@
 package hardware
 
 import (
+	"cmp"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -15,41 +17,46 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/report"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
-// step is one thing that is tried: a test, whose parts are its checks, in a namespace of its own.
+// step is one thing that is tried: a test, in a namespace of its own. Each check of it is a row of the report.
 type step struct {
 	*testing.T
 	ns *harness.Namespace
+	// mode is the table of its rows.
+	mode string
 	// began is when what the next check is about began, if it is to tell how long that took.
 	began time.Time
 }
 
-// part is a test of a step's, which tells what was observed and, where it is something else, what was wanted.
-func (s *step) part(what, want, observed string, end func(*testing.T)) {
+// row tells what was observed and, where it is something else, what was wanted.
+func (s *step) row(what, want, observed string, result report.Result) {
+	s.Helper()
 	if want != "" && want != observed {
 		observed += "; wanted: " + want
 	}
+	row := report.Row{What: what, Observed: observed, Result: result}
 	if !s.began.IsZero() {
-		observed += fmt.Sprintf(", after %.1f s", time.Since(s.began).Seconds())
-		s.began = time.Time{}
+		row.Took, s.began = time.Since(s.began), time.Time{}
 	}
-	s.Run(what, func(t *testing.T) {
-		t.Log(strings.Join(strings.Fields(observed), " "))
-		end(t)
-	})
+	if result == report.Failed {
+		s.Errorf("%s: %s", what, observed)
+	}
+	s.must(here.tell(s.mode, row))
 }
 
-// check is a part that is right or wrong.
+// check is a row of what is right or wrong.
 func (s *step) check(what, want, observed string, ok bool) {
-	s.part(what, want, observed, func(t *testing.T) {
-		if !ok {
-			t.Fail()
-		}
-	})
+	s.Helper()
+	result := report.Failed
+	if ok {
+		result = report.Passed
+	}
+	s.row(what, want, observed, result)
 }
 
 // same is a check of what has to be like that.
@@ -62,12 +69,13 @@ func (s *step) came(what, is string) {
 	s.same(what, is, is)
 }
 
-// seen is a part that is neither right nor wrong.
+// seen is a row of what is neither right nor wrong.
 func (s *step) seen(what, expected, observed string) {
-	s.part(what, expected, observed, func(t *testing.T) { t.Attr(report.SeenKey, "") })
+	s.Helper()
+	s.row(what, expected, observed, report.Seen)
 }
 
-// compare is a part about what is documented or assumed: it is right, or worth to know.
+// compare is a row of what is documented or assumed: it is right, or worth to know.
 func (s *step) compare(what, expected, observed string) {
 	if expected == observed {
 		s.came(what, observed)
@@ -128,24 +136,49 @@ type group struct {
 // ending is how long before the end of the tests' time nothing new begins.
 const ending = 30 * time.Second
 
-func skipWithout(t *testing.T, needs []need) {
+// skipWithout skips what cannot be tried, and has a row that tells why.
+func skipWithout(t *testing.T, mode, what string, needs []need) {
 	t.Helper()
+	why := ""
 	if end, ends := t.Deadline(); ends && time.Until(end) < ending {
-		t.Skip("the time of the run was over")
+		why = "the time of the run was over"
 	}
 	for _, need := range needs {
-		if why := need(); why != "" {
-			t.Skip(why)
-		}
+		why = cmp.Or(why, need())
+	}
+	if why != "" {
+		expect.NoError(t, here.tell(mode, report.Row{What: what, Observed: why, Result: report.NotRun}))
+		t.Skip(why)
 	}
 }
 
 // try tries one thing, and reports whether it has not failed.
-func try(t *testing.T, one trial) bool {
+func try(t *testing.T, mode string, one trial) bool {
 	return t.Run(one.name, func(t *testing.T) {
-		skipWithout(t, one.needs)
-		one.run(&step{T: t, ns: here.Namespace(t)})
+		skipWithout(t, mode, one.name, one.needs)
+		t.Cleanup(here.begin(t, mode, one.name))
+		one.run(&step{T: t, ns: here.Namespace(t), mode: mode})
 	})
+}
+
+// begin notes what is tried, and returns what is called when that has ended: it has a row of what has none, and of what
+// failed beside its checks.
+func (s *session) begin(t *testing.T, mode, what string) (end func()) {
+	fmt.Fprintf(os.Stderr, "  %s: %s\n", mode, what)
+	began, failed, rows := time.Now(), s.told.Count(report.Failed), s.rows()
+	s.told.Trying = mode + ": " + what
+	expect.NoError(t, s.store())
+	return func() {
+		s.told.Trying = ""
+		row := report.Row{What: what, Result: report.Passed, Took: time.Since(began)}
+		switch {
+		case t.Failed() && s.told.Count(report.Failed) == failed:
+			row.Observed, row.Result = "see Failures", report.Failed
+			expect.NoError(t, s.tell(mode, row))
+		case !t.Failed() && s.rows() == rows:
+			expect.NoError(t, s.tell(mode, row))
+		}
+	}
 }
 
 // TestHardware tries one mode after the other. What matters most comes first, should the time not be enough. Neither a
@@ -154,8 +187,8 @@ func TestHardware(t *testing.T) {
 	label := here.Label(t, here.node, ack.NodeLabelSchedule)
 	for _, g := range append(groups(label), migGroups(t, label)...) {
 		t.Run(g.name, func(t *testing.T) {
-			skipWithout(t, g.needs)
-			changed := g.label == "" || try(t, trial{name: "the node changes to this mode", run: func(s *step) {
+			skipWithout(t, g.name, g.name, g.needs)
+			changed := g.label == "" || try(t, g.name, trial{name: "the node changes to this mode", run: func(s *step) {
 				label(g.label)
 				s.awaitMode(g.label)
 			}})
@@ -163,7 +196,7 @@ func TestHardware(t *testing.T) {
 				if !changed {
 					one.needs = []need{func() string { return "the node is not in this mode" }}
 				}
-				try(t, one)
+				try(t, g.name, one)
 			}
 		})
 	}
