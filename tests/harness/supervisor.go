@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -71,6 +72,29 @@ func (c *Cluster) ReplaceSupervisor(t *testing.T, node string) {
 		}
 		return errors.Join(errs...)
 	})
+}
+
+// MPSDaemon finds the MPS control daemon of a GPU of a node: the child of the node's supervisor that has the GPU in its
+// environment.
+func (c *Cluster) MPSDaemon(t *testing.T, node, uuid string) *os.Process {
+	t.Helper()
+	return c.ofMPS(t, node, uuid, c.Supervisor(t, node), "\x00CUDA_VISIBLE_DEVICES="+uuid+"\x00")
+}
+
+// MPSServer finds the MPS server of a GPU of a node, which its daemon has started.
+func (c *Cluster) MPSServer(t *testing.T, node, uuid string) *os.Process {
+	t.Helper()
+	return c.ofMPS(t, node, uuid, c.MPSDaemon(t, node, uuid), "")
+}
+
+func (c *Cluster) ofMPS(t *testing.T, node, uuid string, parent *os.Process, environment string) *os.Process {
+	t.Helper()
+	child, err := Child(parent, func(environ string) bool { return strings.Contains("\x00"+environ, environment) })
+	if err != nil {
+		status, statusErr := c.MPS(node).Status(uuid)
+		t.Fatalf("daemon and server of MPS on GPU %s: %v; the status is %+v (%v)", uuid, err, status, statusErr)
+	}
+	return child
 }
 
 // MPS is the directory that plugin and supervisor of a node share.

@@ -73,7 +73,7 @@ func seesDaemonOf(t *testing.T, ns *harness.Namespace, node, pod, container stri
 // A daemon that does not answer closes its GPU, and keeps its clients.
 func daemonHangs(t *testing.T) {
 	uuid := cluster.GPUs(t, modesNode)[0].UUID
-	daemon, connected := daemonOf(t, uuid), connect(t, uuid)
+	daemon, connected := cluster.MPSDaemon(t, modesNode, uuid), connect(t, uuid)
 	goOn := func() {
 		if err := daemon.Signal(syscall.SIGCONT); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			t.Error(err)
@@ -87,7 +87,7 @@ func daemonHangs(t *testing.T) {
 	goOn()
 	cluster.PublishesInAnyOrder(t, modesNode, harness.DevicesIn("mps")...)
 	connected()
-	if now := daemonOf(t, uuid).Pid; now != daemon.Pid {
+	if now := cluster.MPSDaemon(t, modesNode, uuid).Pid; now != daemon.Pid {
 		t.Errorf("the daemon was process %d and is %d", daemon.Pid, now)
 	}
 }
@@ -183,7 +183,7 @@ func hostDirectoryNotWritable(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Capped("mps", 0, "memory", "1Gi")))
 	uuid := cluster.GPUs(t, modesNode)[0].UUID
-	daemon, began := daemonOf(t, uuid), time.Now()
+	daemon, began := cluster.MPSDaemon(t, modesNode, uuid), time.Now()
 	cluster.ReadOnly(t, cluster.Supervisor(t, modesNode), mps.DefaultHostDir)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -339,22 +339,9 @@ func withoutDaemons(t *testing.T) (back func()) {
 	return back
 }
 
-// daemonOf finds the MPS control daemon of a GPU: the child of the node's
-// supervisor that has the GPU in its environment.
-func daemonOf(t *testing.T, uuid string) *os.Process {
-	t.Helper()
-	daemon, err := harness.Child(cluster.Supervisor(t, modesNode), func(environ string) bool {
-		return strings.Contains(environ, "CUDA_VISIBLE_DEVICES="+uuid+"\x00")
-	})
-	if err != nil {
-		t.Fatalf("the daemon of GPU %s: %v; its status is %s", uuid, err, statusOf(t, uuid))
-	}
-	return daemon
-}
-
 func killDaemon(t *testing.T, uuid string) {
 	t.Helper()
-	expect.NoErrorf(t, daemonOf(t, uuid).Kill(), "kill the daemon of GPU %s", uuid)
+	expect.NoErrorf(t, cluster.MPSDaemon(t, modesNode, uuid).Kill(), "kill the daemon of GPU %s", uuid)
 }
 
 func statusOf(t *testing.T, uuid string) string {

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -34,16 +33,6 @@ func refused(t *testing.T, ns *harness.Namespace, pod, uuid string, unset ...str
 	}
 }
 
-// serverOf finds the MPS server of a GPU, which its daemon has started.
-func serverOf(t *testing.T, uuid string) *os.Process {
-	t.Helper()
-	server, err := harness.Child(daemonOf(t, uuid), func(string) bool { return true })
-	if err != nil {
-		t.Fatalf("the MPS server of GPU %s: %v; the daemon's status is %s", uuid, err, statusOf(t, uuid))
-	}
-	return server
-}
-
 // closedWithoutServer checks that no program of the pod runs on a GPU whose daemon is down.
 func closedWithoutServer(t *testing.T, ns *harness.Namespace, pod, uuid string) {
 	t.Helper()
@@ -60,7 +49,7 @@ func closedWithoutServer(t *testing.T, ns *harness.Namespace, pod, uuid string) 
 // serverKilled ends the MPS server of a GPU alone: the GPU gets another one.
 func serverKilled(t *testing.T, ns *harness.Namespace, pod, uuid string) {
 	t.Helper()
-	expect.NoError(t, serverOf(t, uuid).Kill())
+	expect.NoError(t, cluster.MPSServer(t, modesNode, uuid).Kill())
 	harness.Eventually(t, "the daemon to be started again", func(context.Context) error {
 		status, err := cluster.MPS(modesNode).Status(uuid)
 		if err == nil && !strings.Contains(status.Reason, "MPS server") {

@@ -120,7 +120,7 @@ func pipesRemoved(t *testing.T) {
 	ns.Template(t, "one", harness.Requests(harness.Capped("mps", 0, "memory", "1Gi")))
 	ns.Run(t, harness.Pod("neighbour", modesNode, harness.FromTemplate("one")))
 	uuid := cluster.GPUs(t, modesNode)[0].UUID
-	daemon, connected := daemonOf(t, uuid).Pid, connect(t, uuid)
+	daemon, connected := cluster.MPSDaemon(t, modesNode, uuid).Pid, connect(t, uuid)
 
 	expect.NoError(t, os.Remove(filepath.Join(cluster.MPS(modesNode).PipeDir(uuid), mps.SocketName)))
 	harness.Eventually(t, "the neighbour to find the daemon again", func(context.Context) error {
@@ -129,7 +129,7 @@ func pipesRemoved(t *testing.T) {
 	})
 	connected()
 	connect(t, uuid)()
-	if now := daemonOf(t, uuid).Pid; now != daemon {
+	if now := cluster.MPSDaemon(t, modesNode, uuid).Pid; now != daemon {
 		t.Errorf("the daemon was process %d and is %d", daemon, now)
 	}
 	cluster.PublishesInAnyOrder(t, modesNode, harness.DevicesIn("mps")...)

@@ -27,28 +27,28 @@ var (
 	isLink  = regexp.MustCompile(`^(NV[0-9]+|PIX|PXB|PHB|NODE|SYS)$`).MatchString
 )
 
-// parseMatrix reads the tool's output. The columns, which tabs separate, are GPUs and what else there is: network
-// cards, affinities.
+// parseMatrix reads the tool's output. The columns are GPUs, and then what else there is: network cards, affinities.
 func parseMatrix(out string) (matrix, error) {
 	m := matrix{}
 	var columns []string
 	for line := range strings.Lines(escapes.ReplaceAllString(out, "")) {
-		fields := strings.Split(line, "\t")
-		for i := range fields {
-			fields[i] = strings.TrimSpace(fields[i])
-		}
+		fields := strings.Fields(line)
 		switch {
-		case columns == nil && len(fields) > 1 && fields[0] == "" && isGPU(fields[1]):
+		case len(fields) == 0 || !isGPU(fields[0]):
+		case strings.HasPrefix(line, "\t"):
 			columns = fields
-		case columns != nil && isGPU(fields[0]):
+		default:
 			for i, column := range columns {
-				if !isGPU(column) || column == fields[0] {
+				if !isGPU(column) {
+					break
+				}
+				if column == fields[0] {
 					continue
 				}
-				if i >= len(fields) || !isLink(fields[i]) {
+				if i+1 >= len(fields) || !isLink(fields[i+1]) {
 					return nil, fmt.Errorf("row %s has no link in column %s: %q", fields[0], column, line)
 				}
-				m[[2]string{fields[0], column}] = fields[i]
+				m[[2]string{fields[0], column}] = fields[i+1]
 			}
 		}
 	}

@@ -54,22 +54,9 @@ func (s *step) served(restarts int) {
 	})
 }
 
-// daemon is the MPS control daemon of the GPU, as a child of the supervisor, and server the daemon's.
-func (s *step) daemon() *os.Process {
-	s.Helper()
-	daemon, err := harness.Child(here.Supervisor(s.T, here.node), func(environ string) bool {
-		return strings.Contains("\x00"+environ, "\x00CUDA_VISIBLE_DEVICES="+here.gpu().UUID+"\x00")
-	})
-	s.must(err)
-	return daemon
-}
-
-func (s *step) server() *os.Process {
-	s.Helper()
-	server, err := harness.Child(s.daemon(), func(string) bool { return true })
-	s.must(err)
-	return server
-}
+// daemon is the MPS control daemon of the GPU, and server the daemon's.
+func (s *step) daemon() *os.Process { return here.MPSDaemon(s.T, here.node, here.gpu().UUID) }
+func (s *step) server() *os.Process { return here.MPSServer(s.T, here.node, here.gpu().UUID) }
 
 // daemonKilled kills the GPU's daemon while a client is busy. No program may run unlimited.
 func daemonKilled(s *step) {
