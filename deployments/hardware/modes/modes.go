@@ -91,8 +91,8 @@ func Tell(m gpu.MIGMode) string {
 // callLimit is how long one call may take.
 const callLimit = 30 * time.Second
 
-// Ask makes calls about the GPU with the UUID. Handles may not outlive a change of its MIG mode.
-func Ask[T any](ctx context.Context, lib nvml.Interface, what, uuid string,
+// ask makes calls about the GPU with the UUID. Handles may not outlive a change of its MIG mode.
+func ask[T any](ctx context.Context, lib nvml.Interface, what, uuid string,
 	do func(nvml.Device) (T, nvml.Return)) (T, error) {
 	return bounded.Try(ctx, bounded.New("NVML", callLimit), what+" of GPU "+uuid, func() (got T, err error) {
 		device, ret := lib.DeviceGetHandleByUUID(uuid)
@@ -108,7 +108,7 @@ func Ask[T any](ctx context.Context, lib nvml.Interface, what, uuid string,
 
 // MIG reads the MIG mode of the GPU with the UUID, which has one.
 func MIG(ctx context.Context, lib nvml.Interface, uuid string) (gpu.MIGMode, error) {
-	return Ask(ctx, lib, "reading the MIG mode", uuid, func(device nvml.Device) (gpu.MIGMode, nvml.Return) {
+	return ask(ctx, lib, "reading the MIG mode", uuid, func(device nvml.Device) (gpu.MIGMode, nvml.Return) {
 		now, pending, ret := device.GetMigMode()
 		return gpu.MIGMode{Capable: true, Enabled: now == nvml.DEVICE_MIG_ENABLE,
 			Pending: pending == nvml.DEVICE_MIG_ENABLE}, ret
@@ -124,7 +124,7 @@ func SetMIG(ctx context.Context, lib nvml.Interface, uuid string, on bool) (acti
 		want = nvml.DEVICE_MIG_ENABLE
 	}
 	// go-nvml has the activation status first and the result second, against its other functions.
-	if activation, err = Ask(ctx, lib, "switching the MIG mode "+onOff(on), uuid,
+	if activation, err = ask(ctx, lib, "switching the MIG mode "+onOff(on), uuid,
 		func(device nvml.Device) (nvml.Return, nvml.Return) { return device.SetMigMode(want) }); err != nil {
 		return activation, after, err
 	}

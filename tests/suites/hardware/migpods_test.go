@@ -110,15 +110,15 @@ const (
 )
 
 func field(s *step, uuid string, id uint32) string {
-	value, err := modes.Ask(s.Context(), here.lib, "reading a field", uuid, func(device nvml.Device) (uint32, nvml.Return) {
-		values := []nvml.FieldValue{{FieldId: id}}
-		ret := device.GetFieldValues(values)
-		if ret == nvml.SUCCESS {
-			ret = nvml.Return(values[0].NvmlReturn)
-		}
-		return binary.NativeEndian.Uint32(values[0].Value[:4]), ret
-	})
-	return told(fmt.Sprint(value), err)
+	values := []nvml.FieldValue{{FieldId: id}}
+	ret := handle(s, uuid).GetFieldValues(values)
+	if ret == nvml.SUCCESS {
+		ret = nvml.Return(values[0].NvmlReturn)
+	}
+	if ret != nvml.SUCCESS {
+		return ret.Error()
+	}
+	return fmt.Sprint(binary.NativeEndian.Uint32(values[0].Value[:4]))
 }
 
 // withdraw takes the node's part of the driver away, by the label that its DaemonSets leave nodes out for.

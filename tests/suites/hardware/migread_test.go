@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
@@ -164,9 +163,15 @@ func TestCompareMIG(t *testing.T) {
 }
 
 func TestMinors(t *testing.T) {
-	expect.Equal(t, "0 and 0", minors(sim.MIGMinors()), "the same")
-	other := strings.Replace(sim.MIGMinors(), "gpu0/gi0/access 3\n", "gpu0/gi0/access 4\n", 1)
-	expect.Equal(t, `1 and 1, as ["gpu0/gi0/access 4"]`, minors(other), "another number")
+	same := sim.MIGMinors()
+	for content, want := range map[string]string{
+		same: "0 and 0",
+		strings.Replace(same, "gpu0/gi0/access 3\n", "gpu0/gi0/access 4\n", 1): `1 and 1, as ["gpu0/gi0/access 4"]`,
+	} {
+		if got := minors(content); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
 }
 
 func TestPackings(t *testing.T) {
@@ -180,6 +185,8 @@ func TestPackings(t *testing.T) {
 		for _, packing := range packings(profilesOf(table)) {
 			got = append(got, instances(packing))
 		}
-		expect.Equal(t, want, strings.Join(got, "; "), "packings of %s", table)
+		if joined := strings.Join(got, "; "); joined != want {
+			t.Errorf("%s: %s, want %s", table, joined, want)
+		}
 	}
 }
