@@ -161,7 +161,8 @@ test-gpu:
 	mkdir -p $(BUILD)
 	rm -f $(BUILD)/gpu-report.json
 	GPUSHARE_REPORT="$(CURDIR)/$(BUILD)/gpu-report.json" \
-		go test -v -count=1 -timeout 30m -tags hardware -run '^TestHardware$$/$(TABLES)' ./tests/suites/hardware; \
+		go test -v -count=1 -timeout 30m -tags hardware,netgo,osusergo,grpcnotrace,urfave_cli_no_template \
+		-run '^TestHardware$$/$(TABLES)' ./tests/suites/hardware; \
 		status=$$?; go run ./deployments/hardware report $(BUILD)/gpu-report.json >$(BUILD)/gpu-report.md && exit $$status
 
 # One archive with all that trying the driver on a real GPU takes: a cluster, the driver as

@@ -91,9 +91,15 @@ func command() *cli.Command {
 			Usage:     "make a page of what tests/suites/hardware have put into GPUSHARE_REPORT, on a cluster that is there",
 			ArgsUsage: "FILE",
 			Action: func(_ context.Context, c *cli.Command) error {
-				r, _, err := report.In(c.Args().First()).Load()
+				r, begun, err := report.In(c.Args().First()).Load()
+				if err == nil && !begun {
+					err = fmt.Errorf("there is no report %q: the tests have not begun", c.Args().First())
+				}
+				if err != nil {
+					return err
+				}
 				fmt.Print(r.Markdown())
-				return errors.Join(err, failures(&r))
+				return failures(&r)
 			},
 		}, {
 			Name:  "down",
