@@ -69,7 +69,7 @@ func (r *Report) Add(mode string, row Row) {
 // one.
 func (r *Report) End(err error) {
 	switch {
-	case r.Trying != "":
+	case err != nil && r.Trying != "":
 		r.Add("tests", Row{What: r.Trying, Result: Failed,
 			Observed: "it did not end, and no other was tried, as when the time of the run is over"})
 	case err != nil && r.Count(Failed) == 0:
