@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 	upstream "tags.cncf.io/container-device-interface/pkg/cdi"
 	"tags.cncf.io/container-device-interface/pkg/parser"
@@ -54,8 +53,8 @@ func TestSpecIsSeenByTheRuntime(t *testing.T) {
 		t.Errorf("claims %v, %v", uids, err)
 	}
 	nodes, err := dir.Nodes(name)
-	if diff := cmp.Diff([]string{"/dev/nvidia0"}, nodes); diff != "" || err != nil {
-		t.Errorf("%v, device nodes of the devices (-want +got):\n%s", err, diff)
+	if diff := expect.Diff([]string{"/dev/nvidia0"}, nodes); diff != nil || err != nil {
+		t.Errorf("%v, device nodes of the devices %v", err, diff)
 	}
 	expect.NoError(t, dir.Remove(name))
 	if there, err := dir.Exists(name); there || err != nil {

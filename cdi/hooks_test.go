@@ -5,7 +5,6 @@ package cdi
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	specs "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
@@ -75,9 +74,7 @@ func TestSpecJoinsHooks(t *testing.T) {
 				for _, d := range s.Devices {
 					got.devices = append(got.devices, calls(d.ContainerEdits.Hooks))
 				}
-				if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(want{})); diff != "" {
-					t.Errorf("hooks (-want +got):\n%s", diff)
-				}
+				expect.Equal(t, test.want, got, "hooks")
 			}
 		})
 	}

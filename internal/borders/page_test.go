@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
@@ -57,7 +55,7 @@ func TestPackagesAreListedOnce(t *testing.T) {
 	}
 	slices.Sort(listed)
 	if unique := slices.Compact(slices.Clone(listed)); len(unique) != len(listed) {
-		t.Errorf("packages are listed twice (-listed +once):\n%s", cmp.Diff(listed, unique))
+		t.Errorf("packages are listed twice: %v", expect.Diff(listed, unique))
 	}
 	for _, p := range packages(t) {
 		if !below(p.path, listed...) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime"
 	"testing"
+	"time"
 )
 
 // recorder is a test that notes what is reported, and whether that ends it.
@@ -50,11 +51,12 @@ func TestWhatIsReported(t *testing.T) {
 		"the parts":             {check: func(t testing.TB) { Says(t, "one thing", "one", "thing") }},
 		"one part of two": {func(t testing.TB) { Says(t, "one", "one", "two") },
 			"it does not say \"two\":\none", false},
-		"no parts at all":         {check: func(t testing.TB) { Says(t, "one") }},
-		"an empty part, no text":  {check: func(t testing.TB) { Says(t, "", "") }},
-		"an empty part, a text":   {func(t testing.TB) { Says(t, "one", "") }, `it says "one", and is to say nothing`, false},
-		"equal values":            {check: func(t testing.TB) { Equal(t, []int{1}, []int{1}, "numbers") }},
-		"nil, and an empty slice": {func(t testing.TB) { Equal(t, nil, []int{}, "numbers of %s", "a") }, "", false},
+		"no parts at all":        {check: func(t testing.TB) { Says(t, "one") }},
+		"an empty part, no text": {check: func(t testing.TB) { Says(t, "", "") }},
+		"an empty part, a text":  {func(t testing.TB) { Says(t, "one", "") }, `it says "one", and is to say nothing`, false},
+		"equal values":           {check: func(t testing.TB) { Equal(t, []int{1}, []int{1}, "numbers") }},
+		"nil, and an empty slice": {func(t testing.TB) { Equal(t, nil, []int{}, "numbers of %s", "a") },
+			"numbers of a (-want +got):\n@@ -1 +1 @@\n-null\n+[]\n", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, done := &recorder{}, make(chan struct{})
@@ -63,15 +65,48 @@ func TestWhatIsReported(t *testing.T) {
 				test.check(r)
 			}()
 			<-done
-			if name == "nil, and an empty slice" { // cmp's words are its own
-				if len(r.said) < len("numbers of a (-want +got):\n") || r.ended {
-					t.Errorf("it said %q", r.said)
-				}
-				return
-			}
 			if r.said != test.said || r.ended != test.ended {
 				t.Errorf("it said %q, and ended: %t; want %q, %t", r.said, r.ended, test.said, test.ended)
 			}
 		})
 	}
+}
+
+// part is a value with one of each kind of parts.
+type part struct {
+	Text    string
+	List    []any
+	Map     map[string]*part
+	Time    time.Time
+	private int
+}
+
+func TestWhatDiffers(t *testing.T) {
+	now := time.Now()
+	one := func(change func(*part)) part {
+		p := part{Text: "a", List: []any{1, "b"}, Map: map[string]*part{"c": {Text: "d"}}, Time: now, private: 1}
+		change(&p)
+		return p
+	}
+	for name, test := range map[string]struct {
+		change  func(*part)
+		differs string
+	}{
+		"nothing":               {func(*part) {}, ""},
+		"the same time":         {func(p *part) { p.Time = now.UTC().Round(0) }, ""},
+		"a text":                {func(p *part) { p.Text = "b" }, "-  \"Text\": \"a\",\n+  \"Text\": \"b\",\n"},
+		"another time":          {func(p *part) { p.Time = now.Add(time.Hour) }, "+  \"Time\": "},
+		"a list that is longer": {func(p *part) { p.List = append(p.List, 2) }, "+    2\n"},
+		"another type":          {func(p *part) { p.List[0] = int8(1) }, "+    (int8) 1,\n"},
+		"no list":               {func(p *part) { p.List = nil }, "+  \"List\": null,\n"},
+		"another key":           {func(p *part) { p.Map = map[string]*part{"e": p.Map["c"]} }, "+    \"e\": {\n"},
+		"an empty map":          {func(p *part) { p.Map = map[string]*part{} }, "+  \"Map\": {},\n"},
+		"behind a pointer":      {func(p *part) { p.Map["c"].Text = "e" }, "+      \"Text\": \"e\",\n"},
+		"no pointer":            {func(p *part) { p.Map["c"] = nil }, "+    \"c\": null\n"},
+		"what is not exported":  {func(p *part) { p.private = 2 }, "-  private: (int) 1\n+  private: (int) 2\n"},
+	} {
+		t.Run(name, func(t *testing.T) { Error(t, Diff(one(func(*part) {}), one(test.change)), test.differs) })
+	}
+	Error(t, Diff("one\ntwo\nthree", "one\n2\nthree"), "(-want +got):\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n")
+	Error(t, Diff(func() {}, nil), "(-want +got):\n")
 }

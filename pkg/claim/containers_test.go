@@ -5,7 +5,6 @@ package claim
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
@@ -115,7 +114,7 @@ func TestUsersOfAClaim(t *testing.T) {
 				}
 				users, off = append(users, first), append(off, g.Config.IsolationDisabled())
 			}
-			if !cmp.Equal(users, tc.users) || !cmp.Equal(off, tc.off) {
+			if expect.Diff(users, tc.users) != nil || expect.Diff(off, tc.off) != nil {
 				t.Errorf("users %v, without limits %v; want %v, %v", users, off, tc.users, tc.off)
 			}
 		})
@@ -169,7 +168,7 @@ func TestLeavesOrder(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			leaves, others := LeavesOrder(tc.pod, "ours")
-			if leaves != tc.leaves || !cmp.Equal(others, tc.others) {
+			if leaves != tc.leaves || expect.Diff(others, tc.others) != nil {
 				t.Errorf("%v, others %v; want %v, %v", leaves, others, tc.leaves, tc.others)
 			}
 		})

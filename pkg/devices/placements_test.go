@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
@@ -143,8 +142,8 @@ func TestEnginesOfOthersAreTaken(t *testing.T) {
 					}
 				}
 			}
-			if diff := cmp.Diff(test.counters, counters); diff != "" || media != test.media {
-				t.Errorf("%d places of 1g.10gb+me, want %d; counters (-want +got):\n%s", media, test.media, diff)
+			if diff := expect.Diff(test.counters, counters); diff != nil || media != test.media {
+				t.Errorf("%d places of 1g.10gb+me, want %d; counters %v", media, test.media, diff)
 			}
 		})
 	}
@@ -341,7 +340,7 @@ func TestOrderOfPlacements(t *testing.T) {
 		}
 	}
 	want := map[string]int{"as offered": 392, "first place first": 287, "last place first": 316}
-	if diff := cmp.Diff(want, served); diff != "" || len(orders) != 424 {
-		t.Errorf("of %d orders are served (-want +got):\n%s", len(orders), diff)
+	if diff := expect.Diff(want, served); diff != nil || len(orders) != 424 {
+		t.Errorf("of %d orders are served %v", len(orders), diff)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
@@ -70,8 +69,8 @@ func TestSummaryHasMIGInstances(t *testing.T) {
 		"n1 1 3g.40gb 0-3 39 team/train",
 		"n1 1 1g.10gb 6 9 - (closed: unhealthy=xid-94)",
 	}
-	if diff := cmp.Diff(want, lines); diff != "" {
-		t.Errorf("MIG instances (-want +got):\n%s\nall of it:\n%s", diff, text)
+	if diff := expect.Diff(want, lines); diff != nil {
+		t.Errorf("MIG instances %v\nall of it:\n%s", diff, text)
 	}
 }
 
@@ -100,8 +99,8 @@ func TestSummaryOfDynamicInstances(t *testing.T) {
 	lines := squeezed(table)
 	want := []string{"NAME GPU PROFILE SLICES MEMORY(GiB) ALLOCATED TO", "n1 1 (free) 0-1 - -", "n1 1 1g.10gb 2 9 team/a",
 		"n1 1 (free) 3-4 - -", "n1 1 1g.10gb 5 9 team/b", "n1 1 (free) 6-7 - -"}
-	if diff := cmp.Diff(want, lines); diff != "" || !strings.Contains(above, "18/76") {
-		t.Errorf("MIG instances (-want +got):\n%s\nall of it:\n%s", diff, text)
+	if diff := expect.Diff(want, lines); diff != nil || !strings.Contains(above, "18/76") {
+		t.Errorf("MIG instances %v\nall of it:\n%s", diff, text)
 	}
 }
 

@@ -8,9 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/utils/ptr"
@@ -260,8 +259,8 @@ func TestWithoutCPUs(t *testing.T) {
 				wanted.Spec.Devices.Requests[0].FirstAvailable[i].Selectors = nil
 			}
 		}
-		if diff := cmp.Diff(wanted, got, cmpopts.EquateEmpty()); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", template, diff)
+		if !equality.Semantic.DeepEqual(wanted, got) {
+			t.Errorf("%s %v", template, expect.Diff(wanted, got))
 		}
 	}
 	for template, want := range map[string]int64{

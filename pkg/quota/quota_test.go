@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -88,9 +87,7 @@ func TestWhatAShareIsCharged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			before := *test.request.DeepCopy()
 			requests := Counted([]resourceapi.DeviceRequest{test.request})
-			if diff := cmp.Diff(before, test.request); diff != "" {
-				t.Errorf("the request itself changed:\n%s", diff)
-			}
+			expect.Equal(t, before, test.request, "the request itself")
 			var u Usage
 			u.Add(requests)
 			if gib, percent := u.Of(keyGiB), u.Of(keyPercent); gib != test.gib || percent != test.percent {
@@ -99,9 +96,7 @@ func TestWhatAShareIsCharged(t *testing.T) {
 			if got := u.Of("requests.deviceclass.resource.kubernetes.io/" + ClassGiB); got != test.gib {
 				t.Errorf("charged %d GiB by the other name, want %d", got, test.gib)
 			}
-			if diff := cmp.Diff(requests, Counted(requests)); diff != "" {
-				t.Errorf("counted again, it is another request:\n%s", diff)
-			}
+			expect.Equal(t, requests, Counted(requests), "the request, counted again,")
 		})
 	}
 }

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -66,12 +64,10 @@ func TestSetsOfADGX1(t *testing.T) {
 	expect.Equal(t, "0-1-2-3-4-5-6-7@0 0-3@50 0-1-2-3@25 0-4@50 4-5-6-7@25", strings.Join(got[:5], " "),
 		"the first sets are")
 	pairs, fours := ofSize(got, 2), ofSize(got, 4)
-	if diff := cmp.Diff([]string{
+	expect.Equal(t, []string{
 		"0-3@50", "0-4@50", "1-2@50", "1-5@50", "2-3@50", "4-7@50", "5-6@50", "6-7@50",
 		"0-1@25", "0-2@25", "1-3@25", "2-6@25", "3-7@25", "4-5@25", "4-6@25", "5-7@25",
-	}, pairs); diff != "" {
-		t.Errorf("sets of two (-want +got):\n%s", diff)
-	}
+	}, pairs, "sets of two")
 	linked := slices.IndexFunc(fours, func(s string) bool { return strings.HasSuffix(s, "@0") })
 	unlinked := slices.ContainsFunc(fours[linked:], func(s string) bool { return !strings.HasSuffix(s, "@0") })
 	if linked != 2 || unlinked || len(got) != 1+len(pairs)+len(fours) {
@@ -380,7 +376,7 @@ func TestOrderOfManyGPUs(t *testing.T) {
 		all = append(all, i)
 	}
 	got := topology.Order(m, all)
-	if diff := cmp.Diff([]int{0, 15, 1, 2, 3}, got[:5]); diff != "" || len(got) != 16 {
+	if diff := expect.Diff([]int{0, 15, 1, 2, 3}, got[:5]); diff != nil || len(got) != 16 {
 		t.Errorf("%v", got)
 	}
 }

@@ -7,7 +7,7 @@
 // Everything a test waits for is a condition with a deadline. The package has many small
 // files because it has one type, Cluster, whose methods are grouped by what they are
 // about. The archive of tests/suites/hardware has to be small: with the tag "small" the package goes without files that
-// are linked with the scheduler's and kubelet's code, or with go-cmp, for which the linker keeps all methods.
+// are linked with the scheduler's and kubelet's code.
 package harness
 
 import (

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 func TestMarkdown(t *testing.T) {
@@ -56,9 +56,7 @@ Of 4 checks 1 passed, 2 failed and 1 were not run. 2026-11-22 09:30 UTC.
 
 - the cluster was taken down
 `
-	if diff := cmp.Diff(want, r.Markdown()); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, want, r.Markdown(), "Markdown")
 }
 
 // Tests that fail beside their checks, as those that find no cluster, have failed. So have no others.

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2/ktesting"
@@ -44,8 +43,8 @@ func TestFill(t *testing.T) {
 		"## Far Away: it\n"
 	for _, before := range []string{page, want} {
 		got, err := documents{"docs/health.md": before}.fill("docs/health.md", one, map[string]string{})
-		if diff := cmp.Diff(want, got); diff != "" || err != nil {
-			t.Errorf("error %v (-want +got):\n%s", err, diff)
+		if diff := expect.Diff(want, got); diff != nil || err != nil {
+			t.Errorf("error %v %v", err, diff)
 		}
 	}
 	for name, test := range map[string]struct {
@@ -81,8 +80,8 @@ func TestInChinese(t *testing.T) {
 	english := map[string]table{"one": {head: []string{"Name"}, rows: [][]string{{"`a`, `b`"}, {"a `word`"}, {""}, {"3"}}}}
 	got, err := inChinese(english, []byte("Name: 名称\na `word`: 一个 `word`\n"))
 	want := map[string]table{"one": {head: []string{"名称"}, rows: [][]string{{"`a`、`b`"}, {"一个 `word`"}, {""}, {"3"}}}}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(table{})); diff != "" || err != nil {
-		t.Errorf("error %v (-want +got):\n%s", err, diff)
+	if diff := expect.Diff(want, got); diff != nil || err != nil {
+		t.Errorf("error %v %v", err, diff)
 	}
 	for name, test := range map[string]struct{ catalogue, want string }{
 		"lacking": {"Name: 名称", "add the Chinese of this text of the code:\n\"a `word`\":"},

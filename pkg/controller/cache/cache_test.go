@@ -13,7 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -107,8 +106,8 @@ func TestWhatIsAskedForIsNeeded(t *testing.T) {
 	}
 	want := []string{"nodes", "ResourceSlices", "ResourceClaims", "DeviceClasses", "pods",
 		"the pods of gpu-kubelet-plugin"}
-	if diff := cmp.Diff(want, all); diff != "" || c.Err() != nil {
-		t.Errorf("%v; watched (-want +got):\n%s", c.Err(), diff)
+	if diff := expect.Diff(want, all); diff != nil || c.Err() != nil {
+		t.Errorf("%v; watched %v", c.Err(), diff)
 	}
 }
 

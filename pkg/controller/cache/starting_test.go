@@ -5,12 +5,12 @@ package cache
 import (
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
 )
 
@@ -78,10 +78,9 @@ func TestNextToNothingIsKeptOfPodsWithoutClaims(t *testing.T) {
 		Spec:       corev1.PodSpec{NodeName: "n1"},
 	}
 	kept, err := slimPod(new(Cache).keepPod)(plain)
-	if diff := cmp.Diff(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.PodSpec{NodeName: "n1"}},
-		kept); err != nil || diff != "" {
-		t.Errorf("%v; kept of a pod without claims (-want +got):\n%s", err, diff)
-	}
+	expect.NoError(t, err)
+	expect.Equal(t, any(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.PodSpec{NodeName: "n1"}}), kept,
+		"kept of a pod without claims")
 	slice := &resourceapi.ResourceSlice{}
 	if kept, err := slimPod(new(Cache).keepPod)(slice); err != nil || kept != any(slice) {
 		t.Errorf("of something else: %v, %v", kept, err)

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -132,14 +131,14 @@ func (s *site) names() ([]string, error) {
 func (s *site) comesToHave(want ...string) {
 	s.t.Helper()
 	want = append([]string{}, want...)
-	var diff string
+	var diff error
 	if err := wait.PollUntilContextTimeout(s.t.Context(), 5*time.Millisecond, 30*time.Second, true,
 		func(context.Context) (bool, error) {
 			got, err := s.names()
-			diff = cmp.Diff(want, got)
-			return diff == "", err
+			diff = expect.Diff(want, got)
+			return diff == nil, err
 		}); err != nil {
-		s.t.Fatalf("%v; templates (-want +got):\n%s", err, diff)
+		s.t.Fatalf("%v; templates %v", err, diff)
 	}
 }
 
@@ -237,7 +236,7 @@ func TestTemplatesThatAreNotWhatTheirNamesSay(t *testing.T) {
 func (s *site) comesToAskFor(name string) {
 	s.t.Helper()
 	want := mustTemplate(s.t, "a", name)
-	var diff string
+	var diff error
 	if err := wait.PollUntilContextTimeout(s.t.Context(), 5*time.Millisecond, 30*time.Second, true,
 		func(ctx context.Context) (bool, error) {
 			got, err := s.client.ResourceV1().ResourceClaimTemplates("a").Get(ctx, name, metav1.GetOptions{})
@@ -247,10 +246,10 @@ func (s *site) comesToAskFor(name string) {
 				}
 				return false, err
 			}
-			diff = cmp.Diff(want.Spec, got.Spec)
-			return diff == "", nil
+			diff = expect.Diff(want.Spec, got.Spec)
+			return diff == nil, nil
 		}); err != nil {
-		s.t.Fatalf("%v; template %s (-want +got):\n%s", err, name, diff)
+		s.t.Fatalf("%v; template %s %v", err, name, diff)
 	}
 }
 

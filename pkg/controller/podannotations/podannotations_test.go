@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -275,16 +274,16 @@ func TestFirstVersionComesWithTheGPU(t *testing.T) {
 	}()
 	comeToHave := func(want map[string]string) {
 		t.Helper()
-		var diff string
+		var diff error
 		if err := wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, 30*time.Second, true,
 			func(ctx context.Context) (bool, error) {
 				p, err := client.CoreV1().Pods("default").Get(ctx, "p", metav1.GetOptions{})
 				if err == nil {
-					diff = cmp.Diff(want, p.Annotations)
+					diff = expect.Diff(want, p.Annotations)
 				}
-				return diff == "", err
+				return diff == nil, err
 			}); err != nil {
-			t.Fatalf("%v; annotations (-want +got):\n%s", err, diff)
+			t.Fatalf("%v; annotations %v", err, diff)
 		}
 	}
 	want := map[string]string{"mine": "stays", ack.AnnotationMemory: `{"0":{"0":3}}`}

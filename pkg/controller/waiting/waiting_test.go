@@ -3,12 +3,11 @@
 package waiting
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -146,9 +145,7 @@ func TestStrandedGPUsAreTold(t *testing.T) {
 		s.takes("p", "a", "p", "gpu-0")
 		synctest.Wait()
 		want := map[string]float64{"a": 2.0 / 3, "b": 2.0 / 3}
-		if diff := cmp.Diff(want, s.nominator.Stranded(), cmpopts.EquateApprox(0, 1e-9)); diff != "" {
-			t.Errorf("stranded are (-want +got):\n%s", diff)
-		}
+		expect.Equal(t, fmt.Sprintf("%.9v", want), fmt.Sprintf("%.9v", s.nominator.Stranded()), "stranded")
 	}, "a", "b")
 }
 

@@ -4,11 +4,10 @@ package view_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
@@ -68,9 +67,9 @@ func TestGPUsOfWhichSomeIsHeldWithoutClaim(t *testing.T) {
 			"GPU-0": {{Key: v1alpha1.TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule}}},
 	})
 	got, whole := view.Offered("n", []*view.Slice{view.Read(slice(1, 1, resources.Pools["p"].Slices[0].Devices...))})
-	if diff := cmp.Diff([]view.GPU{{Model: a10.Model, MemoryMiB: a10.MemoryMiB, Mode: mode.CoreMem}}, got); diff != "" ||
-		!whole {
-		t.Errorf("whole: %t, GPUs (-want +got):\n%s", whole, diff)
+	expect.Equal(t, []view.GPU{{Model: a10.Model, MemoryMiB: a10.MemoryMiB, Mode: mode.CoreMem}}, got, "GPUs")
+	if !whole {
+		t.Error("the pool is not whole")
 	}
 }
 
@@ -111,8 +110,8 @@ func TestPool(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			got, whole := view.Pool("n", read(test.published))
-			if diff := cmp.Diff(test.want, got, cmpopts.EquateEmpty()); diff != "" || whole != test.whole {
-				t.Errorf("whole %v, GPUs (-want +got):\n%s", whole, diff)
+			if !slices.Equal(test.want, got) || whole != test.whole {
+				t.Errorf("whole %v, GPUs %v", whole, expect.Diff(test.want, got))
 			}
 		})
 	}

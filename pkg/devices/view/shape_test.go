@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -100,7 +99,7 @@ func TestShapeAndUUIDsAreTheSlice(t *testing.T) {
 		got[i].Attributes[v1alpha1.AttrUUID] = resourceapi.DeviceAttribute{StringValue: &kept.UUIDs[i]}
 	}
 	if !equality.Semantic.DeepEqual(want, got) {
-		t.Errorf("devices (-want +got):\n%s", cmp.Diff(want, got))
+		t.Errorf("devices %v", expect.Diff(want, got))
 	}
 	if _, _, err := (view.Shape{}).Offer(); err == nil {
 		t.Error("a slice that was not encoded offers something")

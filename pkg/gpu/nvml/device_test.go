@@ -9,7 +9,6 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -101,7 +100,7 @@ func TestProcesses(t *testing.T) {
 				},
 			})
 			got, err := d.Processes(t.Context())
-			if diff := cmp.Diff(tc.want, got); diff != "" || (err != nil) != tc.fails {
+			if diff := expect.Diff(tc.want, got); diff != nil || (err != nil) != tc.fails {
 				t.Errorf("%v %s", err, diff)
 			}
 		})

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -99,7 +98,7 @@ gpushare_claim_memory_used_bytes{claim="c",container="b",gpu="0",namespace="team
 			// It is not read again at once, and said again.
 			asked, again := len(client.Actions()), inspect.Input{Slices: in.Slices}
 			usage.Fill(t.Context(), &again)
-			if len(client.Actions()) != asked || cmp.Diff(in, again) != "" {
+			if len(client.Actions()) != asked || expect.Diff(in, again) != nil {
 				t.Errorf("filled again it is %+v, after %d further requests", again, len(client.Actions())-asked)
 			}
 		})

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -160,14 +159,14 @@ gpushare_claim_processes{claim="c",container="a",gpu="2",namespace="team-a",pod=
 			both := why.ClaimGPU{Claim: "c,p-templated", GPU: 2}
 			want := map[why.ClaimGPU]why.Use{{Claim: "c", GPU: 2}: {MemoryBytes: 3 << 20, Processes: 3},
 				both: {MemoryBytes: 512}}
-			if diff := cmp.Diff(want, in.Used); diff != "" || len(in.Notes) > 0 {
-				t.Errorf("used (-want +got):\n%s\nnotes %q", diff, in.Notes)
+			if diff := expect.Diff(want, in.Used); diff != nil || len(in.Notes) > 0 {
+				t.Errorf("used %v\nnotes %q", diff, in.Notes)
 			}
 			// Of a claim it is what all pods use.
 			in, err = cluster.Reader{Client: client, Namespace: "team-a"}.ClaimAndCluster(t.Context(), "c")
 			want[why.ClaimGPU{Claim: "c", GPU: 2}] = why.Use{MemoryBytes: 5 << 20, Processes: 3}
-			if diff := cmp.Diff(want, in.Used); diff != "" || err != nil {
-				t.Errorf("used of the claim (-want +got):\n%s\n%v", diff, err)
+			if diff := expect.Diff(want, in.Used); diff != nil || err != nil {
+				t.Errorf("used of the claim %v\n%v", diff, err)
 			}
 		})
 	}
@@ -219,8 +218,8 @@ func TestReadsWhatAPodUsesWherePluginReadsNoPods(t *testing.T) {
 					test.findings + memory + processes), nil
 			})
 			in, err := cluster.Reader{Client: client, Namespace: "team-a"}.PodAndCluster(t.Context(), "p")
-			if diff := cmp.Diff(test.want, in.Used); diff != "" || err != nil || len(in.Notes) > 0 {
-				t.Errorf("used (-want +got):\n%s\n%v, notes %q", diff, err, in.Notes)
+			if diff := expect.Diff(test.want, in.Used); diff != nil || err != nil || len(in.Notes) > 0 {
+				t.Errorf("used %v\n%v, notes %q", diff, err, in.Notes)
 			}
 		})
 	}

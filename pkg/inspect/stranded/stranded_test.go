@@ -8,14 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -117,10 +116,7 @@ func TestFind(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			s := &site{}
 			tc.make(s)
-			if diff := cmp.Diff(tc.want, stranded.Find(s.Cluster), cmpopts.EquateApprox(0, 1e-9),
-				cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("lost is (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, fmt.Sprintf("%+.9v", tc.want), fmt.Sprintf("%+.9v", stranded.Find(s.Cluster)), "lost")
 		})
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -142,8 +141,8 @@ func (s *site) shows() (own []resourceapi.AllocatedDeviceStatus, others int) {
 func (s *site) wants(want ...string) {
 	s.t.Helper()
 	own, others := s.shows()
-	if diff := cmp.Diff(want, conditions(own)); diff != "" || others != 1 {
-		s.t.Errorf("%d entries of others, want 1; conditions (-want +got):\n%s", others, diff)
+	if diff := expect.Diff(want, conditions(own)); diff != nil || others != 1 {
+		s.t.Errorf("%d entries of others, want 1; conditions %v", others, diff)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -66,8 +65,8 @@ func TestAsk(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, err := cri.Ask(t.Context(), serve(t, runtime{config: test.config}))
 			test.want.Name = "containerd://2.1.4"
-			if diff := cmp.Diff(test.want, got); err != nil || diff != "" {
-				t.Errorf("%v; (-want +got):\n%s", err, diff)
+			if diff := expect.Diff(test.want, got); err != nil || diff != nil {
+				t.Errorf("%v %v", err, diff)
 			}
 		})
 	}

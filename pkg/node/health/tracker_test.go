@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
@@ -116,7 +114,7 @@ func TestFlapping(t *testing.T) {
 			}
 			tracker.Observe(c, now)
 		}
-		if !cmp.Equal(before, tracker.Unhealthy()) {
+		if expect.Diff(before, tracker.Unhealthy()) != nil {
 			changes++
 		}
 	}

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
@@ -45,8 +43,8 @@ func TestRoomIsMadeForTheContainer(t *testing.T) {
 			expect.NoError(t, err)
 			expect.NoError(t, c.SetUp(t.Context()))
 			use, err := dir.Use(uuid)
-			if diff := cmp.Diff(mps.Use{Claimed: true, Limits: tc.want, Seq: 1}, use); err != nil || diff != "" {
-				t.Errorf("%v (-want +got):\n%s", err, diff)
+			if diff := expect.Diff(mps.Use{Claimed: true, Limits: tc.want, Seq: 1}, use); err != nil || diff != nil {
+				t.Errorf("%v %v", err, diff)
 			}
 			expect.Equal(t, map[string]mps.Limits{uuid: tc.want}, c.MPSLimits(mode.DaemonOfGPU), "limits of the daemon")
 		})
@@ -102,8 +100,8 @@ func TestContainerWithSeveralGPUsByOneDaemon(t *testing.T) {
 	expect.Equal(t, map[string]mps.Limits{}, c.MPSLimits(mode.DaemonOfGPU), "limits of daemons of single GPUs")
 	for uuid, limits := range want {
 		use, err := dir.Use(uuid)
-		if diff := cmp.Diff(mps.Use{Claimed: true, Limits: limits, Seq: 1}, use); err != nil || diff != "" {
-			t.Errorf("GPU %s: %v (-want +got):\n%s", uuid, err, diff)
+		if diff := expect.Diff(mps.Use{Claimed: true, Limits: limits, Seq: 1}, use); err != nil || diff != nil {
+			t.Errorf("GPU %s: %v %v", uuid, err, diff)
 		}
 	}
 }

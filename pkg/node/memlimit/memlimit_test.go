@@ -12,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
@@ -296,15 +295,15 @@ func TestUsed(t *testing.T) {
 	n.must(n.start("1", "a", "s", 3, only))
 	n.used[n.dir("/kubepods/pod1")] = 700 << 20
 	used, err := n.Used(n.driver, n.c)
-	if diff := cmp.Diff([]Used{{Pod: "1", Container: "a", MiB: 700}}, used); err != nil || diff != "" {
-		t.Errorf("%v (-want +got):\n%s", err, diff)
+	if diff := expect.Diff([]Used{{Pod: "1", Container: "a", MiB: 700}}, used); err != nil || diff != nil {
+		t.Errorf("%v %v", err, diff)
 	}
 	// Two containers count as one.
 	n.must(n.start("1", "b", "s", 3, only))
 	n.must(n.start("2", "c", "t", 2))
 	used, err = n.Used(n.driver, n.c)
-	if diff := cmp.Diff([]Used{{Pod: "1", MiB: 700}, {Pod: "2", Container: "c"}}, used); err != nil || diff != "" {
-		t.Errorf("%v (-want +got):\n%s", err, diff)
+	if diff := expect.Diff([]Used{{Pod: "1", MiB: 700}, {Pod: "2", Container: "c"}}, used); err != nil || diff != nil {
+		t.Errorf("%v %v", err, diff)
 	}
 }
 

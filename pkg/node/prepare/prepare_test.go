@@ -13,7 +13,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -37,7 +36,7 @@ func TestPrepareShare(t *testing.T) {
 	n := newNode(t)
 	got := n.takes(t, sharesOf("u1", 2, 1, 7))
 	if len(got) != 2 || got[1].DeviceName != "gpu-2-share" || got[1].PoolName != pool || *got[1].ShareID != "u1-share-1" ||
-		!cmp.Equal(got[1].Requests, []string{"r1"}) {
+		expect.Diff(got[1].Requests, []string{"r1"}) != nil {
 		t.Fatalf("devices %+v", got)
 	}
 	want := []string{"NVIDIA_VISIBLE_DEVICES=void", "GPU_ALIYUN_COM_UUID_2=GPU-2", "ALIYUN_COM_GPU_MEM_CONTAINER=7",

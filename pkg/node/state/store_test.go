@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
@@ -340,8 +339,8 @@ func TestRecordWithEffects(t *testing.T) {
 	newer := strings.Replace(string(written), `{"name":"other"`, `{"addedLater":1,"name":"other"`, 1)
 	expect.NoError(t, os.WriteFile(path, []byte(newer), 0o600))
 	got, _, err := s.Get("a")
-	if diff := cmp.Diff(r, got); diff != "" || err != nil {
-		t.Errorf("%v, record (-want +got):\n%s", err, diff)
+	if diff := expect.Diff(r, got); diff != nil || err != nil {
+		t.Errorf("%v, record %v", err, diff)
 	}
 }
 
@@ -361,8 +360,8 @@ func TestNodeOfThePluginBefore(t *testing.T) {
 	want := Node{Wanted: mode.Share, Overruled: map[string]string{"gpushare": "true"}, Published: mode.CGPU,
 		Isolation: map[mode.Mode]string{mode.CGPU: "mps"}, Closed: true,
 		DevicePluginLeft: time.Date(2026, 11, 29, 7, 0, 0, 0, time.UTC)}
-	if diff := cmp.Diff(want, n); diff != "" || !found || err != nil {
-		t.Errorf("%v, %v (-want +got):\n%s", found, err, diff)
+	if diff := expect.Diff(want, n); diff != nil || !found || err != nil {
+		t.Errorf("%v, %v %v", found, err, diff)
 	}
 	expect.NoError(t, s.PutNode(n))
 	if again, err := os.ReadFile(path); err != nil || string(again) != written {

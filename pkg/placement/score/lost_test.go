@@ -3,10 +3,10 @@
 package score
 
 import (
+	"fmt"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 // Pods ask for half a GPU, 4 CPUs and 8 bytes, so that a GPU goes with 8 CPUs and 16 bytes.
@@ -39,9 +39,7 @@ func TestLostIsWhatPodsCannotHave(t *testing.T) {
 				t.Errorf("before a pod has come, %+v is lost", lost)
 			}
 			x.Learn(Ask{CPU: 4, Memory: 8, Requests: []Request{share(50)}})
-			if diff := cmp.Diff(tc.want, x.Lost(), cmpopts.EquateApprox(0, 1e-9), cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("lost is (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, fmt.Sprintf("%+.9v", tc.want), fmt.Sprintf("%+.9v", x.Lost()), "lost")
 		})
 	}
 }

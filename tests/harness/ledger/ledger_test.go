@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 func TestConflicts(t *testing.T) {
@@ -37,9 +37,7 @@ func TestConflicts(t *testing.T) {
 			[]Conflict{{GPU: "c", At: at(3), Holders: []string{"b", "d"}, Parts: 20000}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, Conflicts(test.uses)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			expect.Equal(t, test.want, Conflicts(test.uses), "conflicts")
 		})
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"unsafe"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
@@ -108,7 +107,7 @@ func (l *limited) get(gpu int, path string) answer {
 func (l *limited) reads(gpu int, path string, soft, hard, used uint64) {
 	l.t.Helper()
 	want := answer{Numbers: []int64{int64(soft), int64(hard), int64(used)}}
-	if got := l.get(gpu, path); !cmp.Equal(want, got) {
+	if got := l.get(gpu, path); expect.Diff(want, got) != nil {
 		l.t.Errorf("GPU %d, %q: %+v, want %+v", gpu, path, got, want)
 	}
 }

@@ -12,8 +12,6 @@ import (
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -87,9 +85,11 @@ func TestInstances(t *testing.T) {
 				t.Fatalf("faults %v, %d GPUs in MIG mode, %d others; want none, 2 and 2", m.Faults, len(m.Partitioned), len(m.GPUs))
 			}
 			got := m.Partitioned[0]
-			if diff := cmp.Diff(tc.want, got.Instances, cmpopts.IgnoreFields(gpu.Instance{}, "UUID", "Recut")); diff != "" {
-				t.Errorf("instances (-want +got):\n%s", diff)
+			cut := slices.Clone(got.Instances)
+			for i := range cut {
+				cut[i].UUID, cut[i].Recut = "", false
 			}
+			expect.Equal(t, tc.want, cut, "instances")
 			for _, i := range got.Instances {
 				if recut := strings.HasSuffix(i.LeftOut, "give it one that is as large as itself"); i.Recut != recut {
 					t.Errorf("recut: %t of one that is left out because %q", i.Recut, i.LeftOut)
@@ -114,7 +114,7 @@ func TestInstancesComeAndGo(t *testing.T) {
 	root := writeRoot(t, load(t, "migx4"), library(t))
 	w := startWorker(t, root)
 	first := w.read().Partitioned
-	if !cmp.Equal(first, w.read().Partitioned) {
+	if expect.Diff(first, w.read().Partitioned) != nil {
 		t.Error("a second reading gives others")
 	}
 	doTo0(t, root, "mig=-2g.20gb@4")
@@ -161,9 +161,10 @@ func TestInstancesOfOtherModels(t *testing.T) {
 					doTo0(t, root, "mig=clear", fmt.Sprintf("mig=+%s@%d", p.Kind.Profile, start))
 					want := []gpu.Instance{p.At(start)}
 					got := w.read().Partitioned[0].Instances
-					if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(gpu.Instance{}, "UUID", "InstanceID")); diff != "" {
-						t.Errorf("%s at %d (-want +got):\n%s", p.Kind.Profile, start, diff)
+					for i := range got {
+						got[i].UUID, got[i].InstanceID = "", want[0].InstanceID
 					}
+					expect.Equal(t, want, got, "%s at %d", p.Kind.Profile, start)
 				}
 			}
 		})

@@ -12,8 +12,8 @@ import (
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
-	"github.com/google/go-cmp/cmp"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	gpunvml "github.com/gpushare/dra-driver-gpushare/pkg/gpu/nvml"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
@@ -97,9 +97,7 @@ func TestPartitions(t *testing.T) {
 	if made.UUID == "" || made.LeftOut != "" || made.Profile != "3g.40gb" || made.GI != gi || made.CI != 0 {
 		t.Errorf("made: %+v", made)
 	}
-	if diff := cmp.Diff([]gpu.Instance{made}, w.read().Partitioned[0].Instances); diff != "" {
-		t.Errorf("read (-made +read):\n%s", diff)
-	}
+	expect.Equal(t, []gpu.Instance{made}, w.read().Partitioned[0].Instances, "what was made is read as")
 	// What is in the way, on either side.
 	for _, place := range []gpu.Place{half, {ProfileID: 0, Start: 0, Size: 8}, {ProfileID: 19, Start: 6, Size: 1}} {
 		if a := do("make-gi", 0, place); !a.Taken {

@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
@@ -74,9 +73,7 @@ func TestWriteRoot(t *testing.T) {
 	}
 	again, err := Load(filepath.Join(dir, MachineFile))
 	expect.NoError(t, err)
-	if diff := cmp.Diff(s, again); diff != "" {
-		t.Error("the machine file says something else:", diff)
-	}
+	expect.Equal(t, s, again, "the machine file says")
 }
 
 func TestWriteRootAgain(t *testing.T) {
@@ -84,9 +81,7 @@ func TestWriteRootAgain(t *testing.T) {
 	writeRoot(t, load(t, "v100x4"), dir)
 	before := tree(t, dir)
 	writeRoot(t, load(t, "v100x4"), dir)
-	if diff := cmp.Diff(before, tree(t, dir)); diff != "" {
-		t.Error("the second write changes something:", diff)
-	}
+	expect.Equal(t, before, tree(t, dir), "after the second write")
 }
 
 func TestWriteRootWithProgram(t *testing.T) {
@@ -123,9 +118,7 @@ func TestWriteRootOfAnotherMachine(t *testing.T) {
 		t.Error("a directory that is not the root's was removed")
 	}
 	delete(got, "etc")
-	if diff := cmp.Diff(slices.Sorted(maps.Keys(tree(t, fresh))), slices.Sorted(maps.Keys(got))); diff != "" {
-		t.Error(diff)
-	}
+	expect.Equal(t, slices.Sorted(maps.Keys(tree(t, fresh))), slices.Sorted(maps.Keys(got)), "files")
 }
 
 func TestWriteRootLeavesOthersAlone(t *testing.T) {

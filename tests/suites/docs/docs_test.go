@@ -14,8 +14,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
@@ -216,8 +214,8 @@ func TestReliabilityIsShownByTests(t *testing.T) {
 		return out
 	}
 	faults := first(rows(pages["docs/reliability.md"]))
-	if diff := cmp.Diff(faults, first(shown)); diff != "" || len(faults) < 15 {
-		t.Errorf("faults (-docs/reliability.md +%s):\n%s", evidence, diff)
+	if diff := expect.Diff(faults, first(shown)); diff != nil || len(faults) < 15 {
+		t.Errorf("the faults of docs/reliability.md are wanted in %s %v", evidence, diff)
 	}
 }
 

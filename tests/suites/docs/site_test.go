@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
@@ -46,18 +45,15 @@ func TestNavigation(t *testing.T) {
 			pages[path] = true
 		}
 	}
-	if diff := cmp.Diff(slices.Sorted(maps.Keys(pages)), slices.Sorted(slices.Values(listed))); diff != "" {
-		t.Errorf("docs/site/data/navigation.yaml (-documents +navigation):\n%s", diff)
-	}
+	expect.Equal(t, slices.Sorted(maps.Keys(pages)), slices.Sorted(slices.Values(listed)),
+		"documents in docs/site/data/navigation.yaml")
 	var begin []string
 	for _, path := range listed {
 		if slices.Contains(reading, path) {
 			begin = append(begin, path)
 		}
 	}
-	if diff := cmp.Diff(reading, begin); diff != "" {
-		t.Errorf("the order of docs/site/data/navigation.yaml (-reading +navigation):\n%s", diff)
-	}
+	expect.Equal(t, reading, begin, "the order of docs/site/data/navigation.yaml")
 	// A page has its first heading as its title.
 	for path, content := range files(t, "*.md") {
 		if (pages[path] || strings.HasPrefix(path, translations+"/")) && !strings.HasPrefix(content, "# ") {

@@ -14,7 +14,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
 const translations = "docs/zh"
@@ -196,9 +196,9 @@ func TestTranslationsHaveTheSameStructure(t *testing.T) {
 		for i := range min(len(english), len(chinese)) {
 			theirs := chinese[i]
 			theirs.Heading = english[i].Heading
-			if diff := cmp.Diff(english[i], theirs); diff != "" {
+			if diff := expect.Diff(english[i], theirs); diff != nil {
 				t.Errorf("%[1]s, %[3]q, is not like %[2]s, %[4]q: what you changed in %[1]s, change in %[2]s too, in Chinese.\n"+
-					"Code, numbers and links are the same in both, paragraph by paragraph (-%[1]s +%[2]s):\n%[5]s",
+					"Code, numbers and links are the same in both, paragraph by paragraph; those of %[1]s are wanted %[5]v",
 					name, to, english[i].Heading, chinese[i].Heading, diff)
 			}
 		}

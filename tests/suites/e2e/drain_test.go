@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -53,9 +52,7 @@ func TestNodeIsDrainedByTheClusterAutoscaler(t *testing.T) {
 		}
 		return errors.Join(errors.New("they are not"), podErr, claimErr)
 	})
-	if diff := cmp.Diff(before, driverPods(t, node)); diff != "" {
-		t.Errorf("pods of the driver were evicted (-before +after):\n%s", diff)
-	}
+	expect.Equal(t, before, driverPods(t, node), "pods of the driver, of which none is evicted")
 	events, err := ns.Client.CoreV1().Events(ns.Name).List(t.Context(), metav1.ListOptions{})
 	expect.NoError(t, err)
 	for _, event := range events.Items {

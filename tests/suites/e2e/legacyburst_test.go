@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -100,9 +99,7 @@ func (o ordeal) run(t *testing.T) {
 	b.remove(t)
 	nothingLegacyLeft(t)
 	t.Logf("%s: nothing is left of them", since(began))
-	if diff := cmp.Diff(before, annotations(t, others)); diff != "" {
-		t.Errorf("annotations of what did not ask for GPUs (-before +after):\n%s", diff)
-	}
+	expect.Equal(t, before, annotations(t, others), "annotations of what did not ask for GPUs")
 }
 
 func since(began time.Time) time.Duration { return time.Since(began).Round(100 * time.Millisecond) }
@@ -167,8 +164,8 @@ func (b *burst) checkAnnotations(t *testing.T) {
 			var got map[int]map[string]int64
 			if err := json.Unmarshal([]byte(text), &got); err != nil {
 				t.Errorf("pod %s/%s: annotation %q: %v", pod.Namespace, pod.Name, text, err)
-			} else if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("pod %s/%s: what its containers saw, and its annotation (-saw +annotation):\n%s", pod.Namespace, pod.Name,
+			} else if diff := expect.Diff(want, got); diff != nil {
+				t.Errorf("pod %s/%s: what its containers saw, and its annotation %v", pod.Namespace, pod.Name,
 					diff)
 			}
 		}

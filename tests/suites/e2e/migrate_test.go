@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -267,8 +266,8 @@ func TestMigrationOfWholeGPUs(t *testing.T) {
 					closed = append(closed, d.Name)
 				}
 			}
-			if diff := cmp.Diff(names, got); diff != "" || len(closed) != 1 {
-				return fmt.Errorf("closed are %q, devices (-want +got):\n%s", closed, diff)
+			if diff := expect.Diff(names, got); diff != nil || len(closed) != 1 {
+				return fmt.Errorf("closed are %q, devices %v", closed, diff)
 			}
 			held = closed[0]
 			return nil

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -152,8 +151,8 @@ func TestWholeGPUsAreAnnotatedForLegacyTools(t *testing.T) {
 		if err := json.Unmarshal([]byte(pod.Annotations["gputopology.alibabacloud.com/allocation"]), &topology); err != nil {
 			return err
 		}
-		if diff := cmp.Diff(map[string][]string{"0": gpus}, topology.AllocatedGPUs); diff != "" {
-			return fmt.Errorf("allocation (-want +got):\n%s", diff)
+		if diff := expect.Diff(map[string][]string{"0": gpus}, topology.AllocatedGPUs); diff != nil {
+			return fmt.Errorf("allocation %v", diff)
 		}
 		if got := pod.Annotations["topology.kubernetes.io/gpu-group"]; got != strings.Join(gpus, ",") {
 			return fmt.Errorf("group is %q", got)

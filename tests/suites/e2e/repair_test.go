@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -60,8 +59,8 @@ func keepsAgain(t *testing.T, ns *harness.Namespace, node string, before map[typ
 	t.Helper()
 	harness.Eventually(t, "node "+node+" to keep what it knew of its claims", func(ctx context.Context) error {
 		now, err := recordsByClaim(ctx, ns, node)
-		if diff := cmp.Diff(before, now); err == nil && diff != "" {
-			err = fmt.Errorf("before - and now +:\n%s", diff)
+		if diff := expect.Diff(before, now); err == nil && diff != nil {
+			err = fmt.Errorf("before and now %w", diff)
 		}
 		return err
 	})

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
@@ -71,12 +69,12 @@ func TestInspectShowsWhatIsUsed(t *testing.T) {
 	}, "fill", "--use=always")
 	eventuallyInspected(t, "the details to have what each pod uses", func(out string) error {
 		want := []string{"all", ns.Name, "15", "0", "0", "0", "5.0", "0", "0", "0"}
-		if diff := cmp.Diff(want, row(out, "all")); diff != "" {
-			return fmt.Errorf("the row of pod all (-want +got):\n%s", diff)
+		if diff := expect.Diff(want, row(out, "all")); diff != nil {
+			return fmt.Errorf("the row of pod all %v", diff)
 		}
 		want = []string{"some", ns.Name, "0", "9", "0", "0", "0", "0.0", "0", "0"}
-		if diff := cmp.Diff(want, row(out, "some")); diff != "" {
-			return fmt.Errorf("the row of pod some (-want +got):\n%s", diff)
+		if diff := expect.Diff(want, row(out, "some")); diff != nil {
+			return fmt.Errorf("the row of pod some %v", diff)
 		}
 		return nil
 	}, "fill", "-d", "--use=always")
@@ -154,9 +152,9 @@ func TestInspectInATerminal(t *testing.T) {
 	} {
 		screen := cluster.Terminal(t, 100, 30)
 		screen.Run(t, test.line)
-		if diff := cmp.Diff(test.bars, shownBars(screen.Screen)); diff != "" || styled(screen.Screen) != test.colors ||
+		if diff := expect.Diff(test.bars, shownBars(screen.Screen)); diff != nil || styled(screen.Screen) != test.colors ||
 			strings.Contains(screen.Text(), "USED") != test.usage {
-			t.Errorf("%s: colours are wanted: %v, what is used: %v, bars (-want +got):\n%s\n%s", test.line, test.colors,
+			t.Errorf("%s: colours are wanted: %v, what is used: %v, bars %v\n%s", test.line, test.colors,
 				test.usage, diff, screen.Text())
 		}
 	}

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
@@ -33,8 +33,8 @@ func publishesSingleGPUs(t *testing.T, node string, indices ...int) {
 				return fmt.Errorf("%s consumes counters", device.Name)
 			}
 		}
-		if diff := cmp.Diff(want, got); diff != "" || slice.Spec.Pool.ResourceSliceCount != 1 {
-			return fmt.Errorf("%d slices, devices (-want +got):\n%s", slice.Spec.Pool.ResourceSliceCount, diff)
+		if diff := expect.Diff(want, got); diff != nil || slice.Spec.Pool.ResourceSliceCount != 1 {
+			return fmt.Errorf("%d slices, devices %v", slice.Spec.Pool.ResourceSliceCount, diff)
 		}
 		return nil
 	})
@@ -51,8 +51,8 @@ func TestTopologyOnPCIe(t *testing.T) {
 	publishesSingleGPUs(t, "share", 0, 1, 2, 3)
 	ns.Run(t, harness.Pod("two", "share", harness.FromTemplate("cards-2")))
 	grants := ns.Granted(t, "two")
-	if diff := cmp.Diff([]int{0, 1}, grantedIndices(grants)); diff != "" || grants[0].Request != "gpus/any" {
-		t.Errorf("request %s got (-want +got):\n%s", grants[0].Request, diff)
+	if diff := expect.Diff([]int{0, 1}, grantedIndices(grants)); diff != nil || grants[0].Request != "gpus/any" {
+		t.Errorf("request %s got %v", grants[0].Request, diff)
 	}
 	ns.Delete(t, "two")
 	setMode("share")
@@ -77,8 +77,8 @@ func TestTopologyWithALaneDown(t *testing.T) {
 	publishesSingleGPUs(t, "whole", 0, 1, 2, 4, 5, 6, 7, 3)
 	ns.Run(t, harness.Pod("four", "whole", harness.FromTemplate("cards-4")))
 	grants := ns.Granted(t, "four")
-	if diff := cmp.Diff([]int{0, 1, 2, 4}, grantedIndices(grants)); diff != "" || grants[0].Request != "gpus/any" {
-		t.Errorf("request %s got (-want +got):\n%s", grants[0].Request, diff)
+	if diff := expect.Diff([]int{0, 1, 2, 4}, grantedIndices(grants)); diff != nil || grants[0].Request != "gpus/any" {
+		t.Errorf("request %s got %v", grants[0].Request, diff)
 	}
 	ns.Delete(t, "four")
 

@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -206,9 +205,7 @@ func (u *upgrade) keptRunning(t *testing.T, before map[string]string) {
 // keeps checks that what claims were granted stands in the plugins' records still.
 func (u *upgrade) keeps(t *testing.T, held map[types.UID][]claim.Grant) {
 	t.Helper()
-	if diff := cmp.Diff(held, u.grants(t)); diff != "" {
-		t.Errorf("what claims hold on the nodes (-before +after):\n%s", diff)
-	}
+	expect.Equal(t, held, u.grants(t), "what claims hold on the nodes")
 }
 
 // publishesWhatIsAllocated checks that every device that the released version published,

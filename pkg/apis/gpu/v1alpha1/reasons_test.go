@@ -13,8 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
@@ -29,8 +27,8 @@ func TestEveryReasonIsExplainedOnce(t *testing.T) {
 		explained = append(explained, match[1])
 	}
 	reasons := declared(t)
-	if diff := cmp.Diff(reasons, explained); diff != "" || !slices.IsSorted(reasons) {
-		t.Errorf("the table of docs/troubleshooting.md (-reasons +table), which are to be in order:\n%s", diff)
+	if diff := expect.Diff(reasons, explained); diff != nil || !slices.IsSorted(reasons) {
+		t.Errorf("the table of docs/troubleshooting.md has other reasons, or in another order: %v", diff)
 	}
 }
 

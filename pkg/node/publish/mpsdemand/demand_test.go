@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
@@ -75,9 +74,7 @@ func TestUses(t *testing.T) {
 			want := map[daemonGPU]mps.Use{
 				{"GPU-0", mode.DaemonOfGPU}: test.own[0], {"GPU-1", mode.DaemonOfGPU}: test.own[1],
 				{"GPU-0", mode.DaemonOfNode}: test.node[0], {"GPU-1", mode.DaemonOfNode}: test.node[1]}
-			if diff := cmp.Diff(want, got, cmp.AllowUnexported(daemonGPU{})); diff != "" {
-				t.Errorf("uses (-want +got):\n%s", diff)
-			}
+			expect.Equal(t, want, got, "uses")
 		})
 	}
 }
