@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -94,33 +93,82 @@ func TestRequestsWithMPSAreForOneGPU(t *testing.T) {
 	}
 }
 
-// With more slots than its own, a share would close its GPU to others.
-func TestAShareTakesOneSlot(t *testing.T) {
+// The amounts of a share are refused that the scheduler would round, or that would close its GPU to others.
+func TestAmountsOfClaims(t *testing.T) {
 	s := newServer(t)
-	const refused = "a share takes one slot of its GPU"
-	asking := func(r resourceapi.DeviceRequest, slots string) resourceapi.DeviceRequest {
-		r.Exactly.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{
-			"memory": resource.MustParse("1Gi"), "slots": resource.MustParse(slots),
-		}}
+	const (
+		wholeGi, steps = " is not a whole number of Gi", " is not a multiple of 5 from 0 to 100"
+		needsBoth      = " needs both memory (1Gi, 2Gi, ...) and cores"
+		oneSlot        = ": a share takes one slot of its GPU"
+	)
+	either := func(name, amount string) resourceapi.DeviceRequest {
+		r := firstOf("a", "share", "cgpu")
+		r.FirstAvailable[0].Capacity = asking("share", "memory", "3Gi").Exactly.Capacity
+		r.FirstAvailable[1].Capacity = asking("cgpu", name, amount).Exactly.Capacity
 		return r
 	}
-	alternative := firstOf("a", "share", "cgpu")
-	alternative.FirstAvailable[1].Capacity = asking(exactly("a", "cgpu"), "2").Exactly.Capacity
-	for name, tc := range map[string]struct {
+	otherDriver := asking("share", "memory", "1500Mi")
+	otherDriver.Exactly.DeviceClassName = "gpu.example.com"
+	for name, test := range map[string]struct {
 		request resourceapi.DeviceRequest
 		refused string
 	}{
-		"one":                  {asking(exactly("a", "share"), "1"), ""},
-		"all of a GPU's":       {asking(exactly("a", "share"), "20"), refused},
-		"of any share":         {asking(exactly("a", "memory"), "2"), refused},
-		"of a model":           {asking(exactly("a", "mps.nvidia-a10"), "2"), refused},
-		"of an alternative":    {alternative, refused},
-		"none":                 {asking(exactly("a", "share"), "0"), refused},
-		"an administrator's":   {asking(admin(exactly("a", "share")), "0"), ""},
-		"administrators' many": {asking(admin(exactly("a", "share")), "20"), refused},
+		"whole Gi":                     {asking("share", "memory", "3Gi"), ""},
+		"the same in bytes":            {asking("share", "memory", "3221225472"), ""},
+		"the same in Mi":               {asking("share", "memory", "3072Mi"), ""},
+		"no amount":                    {asking("share"), ""},
+		"no capacity":                  {exactly("a", "share"), ""},
+		"broken Gi":                    {asking("share", "memory", "1500Mi"), "request a: memory 1500Mi" + wholeGi},
+		"bytes that were meant as GiB": {asking("share", "memory", "3"), "memory 3" + wholeGi},
+		"half of a byte":               {asking("share", "memory", "500m"), "memory 500m" + wholeGi},
+		"more than an integer holds":   {asking("share", "memory", "100E"), wholeGi},
+		"negative memory":              {asking("share", "memory", "-1Gi"), "memory -1Gi" + wholeGi},
+		"no memory":                    {asking("share", "memory", "0"), "memory 0" + wholeGi},
+		"memory of a model's share":    {asking("share.nvidia-a10", "memory", "1500Mi"), "memory 1500Mi" + wholeGi},
+		"whole GPUs of a model":        {asking("exclusive.nvidia-a10", "memory", "1500Mi"), ""},
+		"another driver's":             {otherDriver, ""},
+		"a model in any mode":          {asking("nvidia-a10", "memory", "3Gi", "cores", "35"), ""},
+		"any mode, broken Gi":          {asking("nvidia-a10", "memory", "3"), "memory 3" + wholeGi},
+		"any mode, seven percent":      {asking("nvidia-a10", "memory", "1Gi", "cores", "7"), "cores 7" + steps},
+
+		"no cores":                     {asking("share", "memory", "1Gi", "cores", "0"), ""},
+		"cores where none are granted": {asking("share", "cores", "35"), "class share.gpu.aliyun.com grants no compute"},
+		"seven percent":                {asking("share", "cores", "7"), "cores 7" + steps},
+		"half a percent":               {asking("share", "cores", "500m"), "cores 500m" + steps},
+		"negative cores":               {asking("share", "cores", "-5"), "cores -5" + steps},
+		"more than a GPU's cores":      {asking("share", "cores", "105"), "cores 105" + steps},
+		"memory and cores":             {asking("core-mem", "memory", "1Gi", "cores", "35"), ""},
+		"cores without memory":         {asking("core-mem", "cores", "35"), "class core-mem.gpu.aliyun.com" + needsBoth},
+		"memory without cores":         {asking("core-mem", "memory", "1Gi"), needsBoth},
+		"no percent":                   {asking("core-mem", "memory", "1Gi", "cores", "0"), needsBoth},
+		"neither memory nor cores":     {exactly("a", "core-mem"), needsBoth},
+		"memory alone, of a model":     {asking("core-mem.nvidia-a10", "memory", "1Gi"), "a10.gpu.aliyun.com" + needsBoth},
+		"seven percent of core-mem":    {asking("core-mem", "memory", "1Gi", "cores", "7"), "cores 7" + steps},
+		"101 percent of core-mem":      {asking("core-mem", "memory", "1Gi", "cores", "101"), "cores 101" + steps},
+
+		"one slot":             {asking("share", "slots", "1"), ""},
+		"all of a GPU's slots": {asking("share", "memory", "1Gi", "slots", "20"), "slots 20" + oneSlot},
+		"slots of any share":   {asking("memory", "slots", "2"), "slots 2" + oneSlot},
+		"slots of any mode":    {asking("nvidia-a10", "slots", "2"), "slots 2" + oneSlot},
+		"slots of a model":     {asking("mps.nvidia-a10", "memory", "1Gi", "slots", "2"), "slots 2" + oneSlot},
+		"no slots":             {asking("share", "slots", "0"), "slots 0" + oneSlot},
+		"negative slots":       {asking("share", "slots", "-1"), "slots -1" + oneSlot},
+
+		"alternatives":               {either("memory", "2Gi"), ""},
+		"memory of an alternative":   {either("memory", "1500Mi"), "request a/cgpu: memory 1500Mi" + wholeGi},
+		"cores of an alternative":    {either("cores", "7"), "request a/cgpu: cores 7" + steps},
+		"slots of an alternative":    {either("slots", "2"), "request a/cgpu: slots 2" + oneSlot},
+		"admin who takes nothing":    {admin(asking("share", "memory", "0", "slots", "0")), ""},
+		"admin who takes slots":      {admin(asking("share", "slots", "2")), "slots 2" + oneSlot},
+		"admin who takes broken Gi":  {admin(asking("share", "memory", "1500Mi")), "memory 1500Mi" + wholeGi},
+		"admin who takes negative":   {admin(asking("share", "memory", "-1Gi")), "memory -1Gi" + wholeGi},
+		"admin with memory and slot": {admin(asking("share", "memory", "1Gi", "slots", "1")), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			expect.Error(t, s.createClaim(team, claimed(tc.request)), tc.refused)
+			claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "c"}}
+			claim.Spec.Devices = claimed(test.request)
+			expect.Error(t, s.validate(somebody, claim, nil), test.refused)
+			expect.Error(t, s.validate(somebody, templateOf(claim), nil), test.refused)
 		})
 	}
 }

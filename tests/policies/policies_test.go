@@ -63,6 +63,8 @@ func TestPodsAndTheirTemplates(t *testing.T) {
 			"asks for aliyun.com/gpu-count"},
 		"memory of two GPUs": {podFor("mem 8 count 2"), "asks for aliyun.com/gpu-count, " +
 			"which gives it no GPU: ask for aliyun.com/gpu-mem, beside which it may be 1"},
+		"a number, in init": {withInit(podFor("mem 3"), limited("i", "count 1")),
+			"asks for aliyun.com/gpu-count, which gives it no GPU"},
 		"GPUs and a number": {podFor("gpu 1 count 1"), "asks for aliyun.com/gpu-count"},
 		"bytes":             {podFor("mem 10G"), "aliyun.com/gpu-mem 10G of container c is not a plain whole number of GiB"},
 		"half":              {podFor("mem 0.5"), "aliyun.com/gpu-mem 500m of container c is not a plain whole number"},
@@ -92,6 +94,12 @@ func TestPodsAndTheirTemplates(t *testing.T) {
 			"resource aliyun.com/gpu-core.percentage,because 10 / 4 = 2.5"},
 		"another placement": {pod("p", placement("any"), limited("c", "mem 8")), "Invalid value of pod label " +
 			"ack.gpushare.placement:only support [require-whole-device]"},
+		"more GPUs than are searched for in time": {podFor("gpu 17"),
+			"more GPUs than the scheduler can look for while all pods wait"},
+		"more whole GPUs than a claim holds": {podFor("gpu 33"), "aliyun.com/gpu 33 of container c is not a plain whole " +
+			"number of GPUs, from 1 to 32"},
+		"more whole GPUs of two containers": {pod("p", nil, limited("a", "gpu 16"), limited("b", "gpu 17")),
+			"a pod can be given 32 GPUs or shares at most"},
 		"more shares than a claim holds": {pod("p", count("17"), limited("a", "mem 17"), limited("b", "mem 17")),
 			"32 GPUs or shares at most"},
 		"the claim's name": {changed(podFor("mem 3"), func(p *corev1.Pod) {
@@ -99,6 +107,10 @@ func TestPodsAndTheirTemplates(t *testing.T) {
 		}), `an entry "gpushare" in spec.resourceClaims`},
 		"the pod opted out": {pod("p", map[string]string{v1alpha1.LabelLegacy: "false"}, limited("c", "mem 3")),
 			"it opted out by its label gpu.aliyun.com/legacy=false"},
+		"and asks for a number": {pod("p", map[string]string{v1alpha1.LabelLegacy: "false"}, limited("c", "count 1")),
+			"asks for aliyun.com/gpu-count and was not given a claim instead: it opted out by its label"},
+		"and asks for too many": {pod("p", map[string]string{v1alpha1.LabelLegacy: "false"}, limited("c", "gpu 50")),
+			"asks for aliyun.com/gpu and was not given a claim instead: it opted out by its label"},
 		"its namespace did": {in(optedOut, podFor("mem 3")),
 			"its namespace opted out by the label gpu.aliyun.com/legacy=false"},
 		"the system's pod": {in(metav1.NamespaceSystem, podFor("mem 3")), "pods of this namespace are left alone"},

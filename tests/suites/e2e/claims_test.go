@@ -81,25 +81,3 @@ func TestContainersWithRequestsOfTheirOwnOnOneGPU(t *testing.T) {
 	ns.HasEnv(t, "a", "small", harness.LegacyEnv(1, 15, 8, 1))
 	ns.HasEnv(t, "a", "large", harness.LegacyEnv(7, 15, 8, 1))
 }
-
-func TestFirstAlternativeThatFits(t *testing.T) {
-	t.Parallel()
-	cluster.Share(t, "share")
-	ns := cluster.Namespace(t)
-	alternative := func(name, memory string) resourceapi.DeviceSubRequest {
-		return resourceapi.DeviceSubRequest{Name: name, DeviceClassName: harness.ShareClass,
-			Capacity: harness.Capacity("memory", memory)}
-	}
-	ns.Template(t, "either",
-		harness.Requests(resourceapi.DeviceRequest{Name: "gpu", FirstAvailable: []resourceapi.DeviceSubRequest{
-			alternative("too-large", "23Gi"), alternative("fits", "2Gi"),
-		}}))
-	ns.Run(t, harness.Pod("a", "share", harness.FromTemplate("either")))
-
-	grants := ns.Granted(t, "a")
-	if len(grants) != 1 || grants[0].Request != "gpu/fits" {
-		t.Fatalf("granted %+v, want the alternative \"fits\"", grants)
-	}
-	ns.SeesItsGPUs(t, "a", "main", grants)
-	ns.HasEnv(t, "a", "main", harness.LegacyEnv(2, 22, 2, grants[0].GPU.Index))
-}

@@ -6,7 +6,6 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -180,29 +179,3 @@ func gpuAppears(t *testing.T, node, model string) (goes func()) {
 
 // uniqueModel is a model that no other GPU has, in lower case.
 func uniqueModel() string { return fmt.Sprintf("e2e-%x", time.Now().UnixNano()) }
-
-// Two models that would have one name: the class stays with the first, and says so.
-func TestTwoModelsOfOneName(t *testing.T) {
-	t.Parallel()
-	label := uniqueModel()
-	gpuAppears(t, label+"-first", label)
-	classComes(t, label)
-	gpuAppears(t, label+"-second", strings.ToUpper(label))
-	harness.Eventually(t, "an Event of the class", func(ctx context.Context) error {
-		events, err := cluster.Client.CoreV1().Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
-			FieldSelector: "involvedObject.kind=DeviceClass,involvedObject.name=" + label + ".gpu.aliyun.com",
-		})
-		if err != nil {
-			return err
-		}
-		for _, event := range events.Items {
-			if event.Reason == "GPUModelNameTaken" && strings.Contains(event.Message, strings.ToUpper(label)) {
-				return nil
-			}
-		}
-		return fmt.Errorf("there are %d Events", len(events.Items))
-	})
-	got, err := class(t.Context(), label)
-	expect.NoError(t, err)
-	expect.Equal(t, label, got.Annotations["gpu.aliyun.com/model"], "the class is for another model")
-}

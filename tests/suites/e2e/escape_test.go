@@ -122,13 +122,3 @@ func TestLimitRangesOnLegacyResources(t *testing.T) {
 		return nil
 	})
 }
-
-// Too much for any node is no reason to refuse a pod: it waits, and is told so in the
-// words of ACK's scheduler, too.
-func TestLegacyPodsAreToldWhyTheyWait(t *testing.T) {
-	t.Parallel()
-	ns := cluster.Namespace(t)
-	ns.Create(t, harness.Asking("mem 900"))
-	ns.IsTold(t, "p", "900Gi of memory asked for; the largest GPU that matches has", "On ACK: node(s) didn't have "+
-		"enough device resources to allocate")
-}

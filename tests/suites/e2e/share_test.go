@@ -5,7 +5,6 @@
 package e2e
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 
@@ -57,20 +56,6 @@ func TestSharesFillOneGPUAfterTheOther(t *testing.T) {
 	ns.WaitUnschedulable(t, "large", noRoom)
 }
 
-func TestShareWithoutAmountIsOneUnit(t *testing.T) {
-	t.Parallel()
-	cluster.Share(t, "share")
-	ns := cluster.Namespace(t)
-	ns.Template(t, "any", harness.Requests(harness.Share("gpu", "")))
-	ns.Run(t, harness.Pod("a", "share", harness.FromTemplate("any")))
-
-	grants := ns.Granted(t, "a")
-	if len(grants) != 1 {
-		t.Fatalf("pod a was granted %d shares, want 1", len(grants))
-	}
-	ns.HasEnv(t, "a", "main", harness.LegacyEnv(1, 22, 1, grants[0].GPU.Index))
-}
-
 func TestSharesOfSeveralGPUs(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "share")
@@ -88,26 +73,6 @@ func TestSharesOfSeveralGPUs(t *testing.T) {
 	// The variable has them in ascending order, whatever that of the grants is.
 	one, other := grants[0].GPU.Index, grants[1].GPU.Index
 	ns.HasEnv(t, "a", "main", harness.LegacyEnv(2, 22, 4, min(one, other), max(one, other)))
-}
-
-func TestGPUTakesTwentyShares(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, "share")
-	ns := cluster.Namespace(t)
-	// Twenty of the GPU's 22 units, so that it is not memory that runs out.
-	var twenty []resourceapi.DeviceRequest
-	for i := range 20 {
-		twenty = append(twenty, harness.Matching(harness.Share(fmt.Sprintf("r%d", i), "1Gi"), harness.OnGPU(2)))
-	}
-	ns.Template(t, "twenty", harness.Requests(twenty...))
-	ns.Template(t, "one-more", harness.Requests(harness.Matching(harness.Share("gpu", "1Gi"), harness.OnGPU(2))))
-	ns.Run(t, harness.Pod("a", "share", harness.FromTemplate("twenty")))
-	ns.Create(t, harness.Pod("b", "share", harness.FromTemplate("one-more")))
-
-	ns.HasUnits(t, "share", 0, 0, 20, 0)
-	ns.WaitUnschedulable(t, "b", noRoom)
-	ns.Delete(t, "a")
-	ns.WaitRunning(t, "b")
 }
 
 func TestAdminAccessSeesAFullGPUAndTakesNothing(t *testing.T) {

@@ -158,32 +158,6 @@ func TestTopologyClaimsGetTheBestFreeGPUs(t *testing.T) {
 	}
 }
 
-func TestClaimsThatNoSetServes(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, topoNode)
-	ns := cluster.Namespace(t)
-	linkedTemplates(t, ns)
-	ofThree := harness.Exclusive("cards", 1)
-	ofThree.Exactly.DeviceClassName = harness.TopologyClass
-	ns.Template(t, "set-of-3",
-		harness.Requests(harness.Matching(ofThree, `device.attributes["gpu.aliyun.com"].gpuCount == 3`)))
-	ns.Template(t, "three", harness.Requests(harness.Linked("cards", 1, 3)))
-	ns.Template(t, "sixteen", harness.Requests(harness.Linked("cards", 1, 16)))
-	ns.Create(t,
-		harness.Pod("set-of-3", topoNode, harness.FromTemplate("set-of-3")),
-		harness.Pod("sixteen", topoNode, harness.FromTemplate("sixteen")),
-	)
-	ns.WaitUnschedulable(t, "set-of-3", noRoom)
-	ns.WaitUnschedulable(t, "sixteen", noRoom)
-	ns.Run(t, harness.Pod("three", topoNode, harness.FromTemplate("three")))
-	expect.Equal(t, []int{0, 1, 2}, grantedIndices(ns.Granted(t, "three")), "three single GPUs")
-	// Eight do not fit beside them, and do when they are gone.
-	ns.Create(t, harness.Pod("all", topoNode, harness.FromTemplate("cards-8")))
-	ns.WaitUnschedulable(t, "all", noRoom)
-	ns.Delete(t, "three")
-	ns.WaitRunning(t, "all")
-}
-
 // A pod that chooses its GPUs itself keeps its choice, and one with GPUs of two
 // claims sees all of them.
 func TestOrderIsLeftToWhoeverSetsIt(t *testing.T) {

@@ -7,7 +7,6 @@ package e2e
 import (
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
@@ -64,52 +63,6 @@ func TestPodsAreToldWhyTheyWait(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.pod, func(t *testing.T) { ns.IsTold(t, test.pod, test.want...) })
-	}
-}
-
-// Manifests made for other plugins, schedulers and drivers say what they ask for in
-// words of their own; whoever applies one is told what to write here.
-func TestPodsThatAskInWordsOfOthersAreToldWhatToWrite(t *testing.T) {
-	t.Parallel()
-	for _, node := range []string{"share", "whole"} {
-		cluster.Share(t, node)
-	}
-	ns := cluster.Namespace(t)
-	product := harness.Pod("product", "whole", harness.Limit("nvidia.com/gpu", "1"))
-	product.Spec.NodeSelector = map[string]string{"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
-	ns.Template(t, "nvidias",
-		harness.Requests(harness.Exactly(&resourceapi.ExactDeviceRequest{DeviceClassName: "gpu.nvidia.com"})))
-	first := resourceapi.DeviceRequest{Name: "gpu", FirstAvailable: []resourceapi.DeviceSubRequest{
-		{Name: "t5", DeviceClassName: "share.tesla-t5.gpu.aliyun.com"},
-		{Name: "any", DeviceClassName: "share.gpu.aliyun.com"},
-	}}
-	ns.Template(t, "first", harness.Requests(first))
-	tests := []struct {
-		pod  *corev1.Pod
-		want []string
-	}{
-		{harness.Pod("native", "whole", harness.Limit("nvidia.com/gpu", "9")),
-			[]string{"request nvidia.com/gpu of container ", ": 9 GPUs of class exclusive.gpu.aliyun.com asked for; the node " +
-				"with the most that match has 8 (node "}},
-		{harness.Pod("hami", "whole", harness.Limit("nvidia.com/gpumem", "3000")),
-			[]string{"asks for nvidia.com/gpumem, which is not served here", "aliyun.com/gpu-mem: 3 (GiB) instead"}},
-		{harness.Pod("core", "whole", harness.Limit("aliyun.com/gpu-core", "20")),
-			[]string{"aliyun.com/gpu-core.percentage: 20"}},
-		{harness.Pod("mig", "whole", harness.Limit("nvidia.com/mig-1g.5gb", "1")),
-			[]string{"aliyun.com/gpu-mem: 5 (GiB) instead"}},
-		{product, []string{"no node has the label nvidia.com/gpu.product: select aliyun.accelerator/nvidia_name: " +
-			"NVIDIA-A100-SXM4-80GB"}},
-		{harness.Pod("nvidias", "whole", harness.FromTemplate("nvidias")),
-			[]string{"DeviceClass gpu.nvidia.com does not exist; here it is exclusive.gpu.aliyun.com"}},
-		{harness.Pod("first", "share", harness.FromTemplate("first")),
-			[]string{"request gpu/t5: DeviceClass share.tesla-t5.gpu.aliyun.com does not exist, and that keeps the pod from " +
-				"every node"}},
-	}
-	for _, test := range tests {
-		ns.Create(t, test.pod)
-	}
-	for _, test := range tests {
-		t.Run(test.pod.Name, func(t *testing.T) { ns.IsTold(t, test.pod.Name, test.want...) })
 	}
 }
 
