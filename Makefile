@@ -197,14 +197,12 @@ bench-scale: $(BUILD)/bin/cluster
 	@tests/bench/nodes.sh $(BUILD) .cluster-scale scale $(SCALE_ARGS)
 
 # How many GPUs pods get of Alibaba's published trace, by the driver's score of nodes, by the stock scheduler and by the
-# policies of the paper on it: a table for arrivals alone, and one for pods that come and go. bench-placement needs no
-# cluster. bench-placement-scheduler has a stock scheduler place them, without
-# and with the options best-node and best-node-gate.
+# policies of the paper on it: a table. bench-placement needs no cluster. bench-placement-scheduler has a stock scheduler
+# place them, without and with the options best-node and best-node-gate.
 # PLACEMENT_ARGS go to tests/bench/placement (see its --help); --trace DIRECTORY says where the trace is.
 .PHONY: bench-placement bench-placement-scheduler
 bench-placement:
 	@go run ./tests/bench/placement $(PLACEMENT_ARGS)
-	@go run ./tests/bench/placement --departures --workload default $(PLACEMENT_ARGS)
 
 bench-placement-scheduler: $(BUILD)/bin/cluster
 	@for policy in stock "best + taint" "best + taint + gate"; do \

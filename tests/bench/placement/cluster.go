@@ -28,7 +28,7 @@ type policy interface {
 	node(c *cluster, k *kind) int
 	// gpu is one of a node's that have room for a share.
 	gpu(c *cluster, at int, k *kind) int
-	// changed hears of a node of which something was taken or given back.
+	// changed hears of a node that is new, or of which something was taken.
 	changed(c *cluster, at int)
 }
 
@@ -91,23 +91,23 @@ func (c *cluster) place(k *kind) (placed, bool) {
 			}
 		}
 	}
-	c.take(p, k, 1)
+	c.take(p, k)
 	return p, true
 }
 
-// take has a pod take what it asks for, times 1, or give it back, times -1.
-func (c *cluster) take(p placed, k *kind, times int64) {
+// take has a pod take what it asks for.
+func (c *cluster) take(p placed, k *kind) {
 	n := &c.nodes[p.node]
-	n.freeCPU -= times * k.cpu
-	n.freeMemory -= times * k.memory
+	n.freeCPU -= k.cpu
+	n.freeMemory -= k.memory
 	for i := range n.rests {
 		if p.gpus&(1<<i) != 0 {
-			n.rests[i] -= times * k.share
-			n.free -= times * k.share
+			n.rests[i] -= k.share
+			n.free -= k.share
 		}
 	}
 	if k.gpus >= manyGPUs {
-		c.large += times
+		c.large++
 	}
 	c.policy.changed(c, p.node)
 }

@@ -31,13 +31,13 @@ type fgdScore struct {
 // typicalOf are the most frequent kinds of a workload that make up so many percent of it.
 func (w *workload) typicalOf(percent int, counts func(k *kind) bool) []typical {
 	number, all, first := make([]int, len(w.kinds)), 0, map[string]*kind{}
-	for _, p := range w.pods {
-		if !counts(p.kind) {
+	for _, k := range w.pods {
+		if !counts(k) {
 			continue
 		}
-		key := fmt.Sprint(p.kind.cpu, p.kind.gpus, p.kind.share, p.kind.models) // memory makes no difference
+		key := fmt.Sprint(k.cpu, k.gpus, k.share, k.models) // memory makes no difference
 		if first[key] == nil {
-			first[key] = p.kind
+			first[key] = k
 		}
 		number[first[key].number]++
 		all++

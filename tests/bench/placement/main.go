@@ -39,7 +39,6 @@ func command() *cli.Command {
 			&cli.StringSliceFlag{Name: "workload", Usage: "`NAME` of a pod list",
 				Value: []string{"default", "gpushare100", "gpuspec33", "multigpu50"}},
 			&cli.StringSliceFlag{Name: "only", Usage: "`NAME` of a policy, without others"},
-			&cli.BoolFlag{Name: "departures", Usage: "have the pods come and go by the times of the trace, with the first seed"},
 			&cli.StringFlag{Name: "kubeconfig", Usage: "kubeconfig `FILE` in the directory of a cluster, whose scheduler " +
 				"places the pods of the first workload and seed, as the one policy of --only"},
 			&cli.StringFlag{Name: "controller", Usage: "gpu-compat-controller, a `FILE`; needed with --kubeconfig"},
@@ -115,9 +114,6 @@ func run(ctx context.Context, c *cli.Command) error {
 	if kubeconfig := c.String("kubeconfig"); kubeconfig != "" {
 		return throughScheduler(ctx, kubeconfig, c.String("controller"), of, lists[0], by[0])
 	}
-	if c.Bool("departures") {
-		return departures(of, lists, by)
-	}
 	return inflation(of, lists, by, c.Int("seeds"), paper)
 }
 
@@ -130,7 +126,7 @@ func every(of []node, nth int) []node {
 	return out
 }
 
-// inflation prints what becomes of arrivals without departures.
+// inflation prints what becomes of the arrivals of each workload by each policy.
 func inflation(of []node, lists []*workload, by []contender, seeds int, paper map[string]float64) error {
 	table := report.Table{Head: []string{"policy"}}
 	for _, w := range lists {
@@ -179,33 +175,4 @@ func eachOf(n int, name string, f func(i int) error) error {
 	err := all.Wait()
 	fmt.Fprintf(os.Stderr, "placement: %s took %s\n", name, time.Since(began).Round(time.Second))
 	return err
-}
-
-// departures prints the state of the cluster while pods come and go, at some percentages of the time of the last
-// arrival.
-func departures(of []node, lists []*workload, by []contender) error {
-	times := []int64{82, 88, 92, 96, 98, 100}
-	for _, w := range lists {
-		results := make([][]moment, len(by))
-		err := eachOf(len(by), w.name, func(i int) error {
-			results[i] = comeAndGo(of, w, firstSeed, by[i], times)
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		table := report.Table{Head: []string{w.name}}
-		for at, m := range results[0] {
-			table.Head = append(table.Head, fmt.Sprintf("at %d %%, %.1f %% asked", times[at], m.asked))
-		}
-		for i, moments := range results {
-			for at, m := range moments {
-				table.Set(by[i].name, table.Head[1+at], m.String())
-			}
-		}
-		if err := table.Write(os.Stdout); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -83,28 +83,8 @@ func TestFragments(t *testing.T) {
 	}
 }
 
-// What a pod takes it gives back when it goes, and what it cannot have at once it has then.
-func TestPodsComeAndGo(t *testing.T) {
-	whole := &kind{cpu: 1, memory: 1, gpus: 2, share: milli, asked: 2 * milli}
-	nodes := []node{{name: "a", cpu: 10, memory: 10, freeCPU: 10, freeMemory: 10, rests: []int64{milli, milli},
-		free: 2 * milli}}
-	c := newCluster(nodes, 1, false, stock{})
-	first, second := &guest{pod: pod{kind: whole}}, &guest{pod: pod{kind: whole, deleted: 10}}
-	first.placed, first.is = c.place(whole)
-	if _, fits := c.place(whole); !first.is || fits || c.allocated() != 100 {
-		t.Fatalf("one pod is placed: %v, another: %v; allocated are %v %%", first.is, fits, c.allocated())
-	}
-	c.leave(first)
-	if still := c.retry([]*guest{second}, 5); len(still) != 0 || !second.is || c.allocated() != 100 {
-		t.Errorf("%d pods wait, the second is placed: %v; allocated are %v %%", len(still), second.is, c.allocated())
-	}
-	if still := c.retry([]*guest{{pod: pod{kind: whole, deleted: 10}}}, 10); len(still) != 0 {
-		t.Error("a pod waits that has gone")
-	}
-}
-
 func TestArrivalsAreDrawnUntilSoMuchIsAskedFor(t *testing.T) {
-	w := &workload{pods: []pod{{kind: &kind{asked: 300}}, {kind: &kind{}}}}
+	w := &workload{pods: []*kind{{asked: 300}, {}}}
 	for percent, want := range map[int64]int64{20: 300, 130: 1500} {
 		var sum int64
 		for _, k := range w.arrivals(rand.New(rand.NewPCG(1, 1)), percent, 1000) {

@@ -177,7 +177,7 @@ func (s *scheduled) follow(ctx context.Context, k *kind, object *corev1.Pod) err
 			return err
 		}
 	}
-	s.is.take(at, k, 1)
+	s.is.take(at, k)
 	return nil
 }
 

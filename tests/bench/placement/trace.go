@@ -16,13 +16,6 @@ import (
 // milli is a GPU, in the unit of the trace.
 const milli = 1000
 
-// pod is one of the trace.
-type pod struct {
-	kind *kind
-	// created and deleted are in seconds, 0 where the workload has no times.
-	created, deleted int64
-}
-
 // kind is what pods ask for that are alike: of each of some GPUs so many thousandths.
 type kind struct {
 	number      int
@@ -33,11 +26,10 @@ type kind struct {
 	asked       int64
 }
 
-// workload is a list of pods of the trace.
+// workload is a list of pods of the trace: the kind of each, and all kinds.
 type workload struct {
-	name  string
-	pods  []pod
-	kinds []*kind
+	name        string
+	pods, kinds []*kind
 }
 
 // node is one of the trace, with what is free of it.
@@ -107,23 +99,19 @@ func readWorkload(dir, name string) (*workload, error) {
 		Share  int64  `json:"gpu_milli,string"`
 		Models string `json:"gpu_spec"`
 	}
-	rows, err := read[struct {
-		ask
-		Created int64 `json:"creation_time,string"`
-		Deleted int64 `json:"deletion_time,string"`
-	}](dir, "openb_pod_list_"+name+".csv")
+	rows, err := read[ask](dir, "openb_pod_list_"+name+".csv")
 	w, at := &workload{name: name}, map[ask]*kind{}
 	for _, r := range rows {
-		k := at[r.ask]
+		k := at[r]
 		if k == nil {
 			k = &kind{number: len(w.kinds), cpu: r.CPU, memory: r.Memory, gpus: r.GPUs, share: r.Share,
 				asked: int64(r.GPUs) * r.Share}
 			if r.Models != "" {
 				k.models = strings.Split(r.Models, "|")
 			}
-			at[r.ask], w.kinds = k, append(w.kinds, k)
+			at[r], w.kinds = k, append(w.kinds, k)
 		}
-		w.pods = append(w.pods, pod{k, r.Created, r.Deleted})
+		w.pods = append(w.pods, k)
 	}
 	return w, err
 }
@@ -155,13 +143,13 @@ func (w *workload) arrivals(random *rand.Rand, percent, gpus int64) []*kind {
 	var out []*kind
 	var asked int64
 	for _, i := range random.Perm(len(w.pods)) {
-		out = append(out, w.pods[i].kind)
-		if asked += w.pods[i].kind.asked; asked*100 >= percent*gpus {
+		out = append(out, w.pods[i])
+		if asked += w.pods[i].asked; asked*100 >= percent*gpus {
 			return out
 		}
 	}
 	for asked*100 < percent*gpus {
-		k := w.pods[random.IntN(len(w.pods))].kind
+		k := w.pods[random.IntN(len(w.pods))]
 		out, asked = append(out, k), asked+k.asked
 	}
 	return out
