@@ -16,9 +16,7 @@ import (
 
 	"github.com/urfave/cli/v3"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/klog/v2"
@@ -55,11 +53,7 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	// These are the product's options, so that only the drivers themselves differ.
-	config.QPS, config.Burst = 200, 400
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+
-		runtime.ContentTypeJSON
-	client, err := kubernetes.NewForConfig(config)
+	client, err := program.Client(config, 200, 400) // the product's rates, so that only the drivers differ
 	if err != nil {
 		return err
 	}

@@ -16,16 +16,15 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/pods"
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/process"
 )
@@ -51,16 +50,13 @@ type Cluster struct {
 
 // Connect connects to a cluster by the kubeconfig file that lies in its directory.
 func Connect(kubeconfig string) (*Cluster, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	config, err := program.ClientConfig(kubeconfig, "bench")
 	if err != nil {
-		return nil, fmt.Errorf("configure the API client: %w", err)
+		return nil, err
 	}
-	config.QPS = -1 // none of its limits
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+
-		runtime.ContentTypeJSON
-	client, err := kubernetes.NewForConfig(config)
+	client, err := program.Client(config, -1, 0) // without a limit
 	if err != nil {
-		return nil, fmt.Errorf("make the API client: %w", err)
+		return nil, err
 	}
 	dir, err := filepath.Abs(filepath.Dir(kubeconfig))
 	if err != nil {

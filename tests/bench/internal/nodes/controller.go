@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -16,15 +17,16 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/bench/internal/process"
 )
 
-// healthAddress is where the controller serves its health checks.
-const healthAddress = "127.0.0.1:18081"
-
 // StartController starts gpu-compat-controller for the cluster as a process of this machine, and returns when it does
 // its work. What it prints goes to a file beside the program.
 func (c *Cluster) StartController(ctx context.Context, program string, args ...string) (stop func(), err error) {
 	log := program + ".log"
+	health, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
 	started, err := process.Start(log, program, append([]string{"--kubeconfig", c.kubeconfig, "--identity", "bench",
-		"--health-address", healthAddress, "--metrics-address", "0"}, args...)...)
+		"--health-address", health, "--metrics-address", "0"}, args...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +39,7 @@ func (c *Cluster) StartController(ctx context.Context, program string, args ...s
 		case <-started.Exited:
 			return false, started.Gone()
 		default:
-			return leads(ctx), nil
+			return leads(ctx, health), nil
 		}
 	})
 	if err != nil {
@@ -48,9 +50,19 @@ func (c *Cluster) StartController(ctx context.Context, program string, args ...s
 	return stop, nil
 }
 
-// leads reports whether the controller is ready and leads. If its answer lists no checks, another replica leads.
-func leads(ctx context.Context) bool {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+healthAddress+"/readyz", nil)
+// freeAddress returns an address of this machine at which nobody listens: another benchmark may run a controller, too.
+func freeAddress() (string, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a free port for the controller's health checks: %w", err)
+	}
+	return listener.Addr().String(), listener.Close()
+}
+
+// leads reports whether the controller is ready and leads, by its health checks. If its answer lists none, another
+// replica leads.
+func leads(ctx context.Context, health string) bool {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+health+"/readyz", nil)
 	if err != nil {
 		return false
 	}
