@@ -85,23 +85,29 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	meta, err := metadata.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("make the API client for metadata: %w", err)
-	}
 	// What may be much at once, and what must not wait for it, has a client of its own: annotations of pods, what has
 	// kubelets sync pods, Events, the claims of pods that wait, nominations, which the scheduler does not wait for, and
 	// the lease, whose renewal must not be late.
-	var client, lease, annotations, events, syncs, waiting, gangs, nominations kubernetes.Interface
+	var client, lease, events, waiting, gangs, nominations kubernetes.Interface
 	for _, c := range []struct {
 		is    *kubernetes.Interface
 		qps   float32
 		burst int
 	}{
-		{&client, apiQPS, apiBurst}, {&lease, 5, 10}, {&annotations, 20, 20}, {&events, 20, 50}, {&syncs, 50, 100},
-		{&waiting, 20, 40}, {&gangs, 20, 40}, {&nominations, 200, 400},
+		{&client, apiQPS, apiBurst}, {&lease, 5, 10}, {&events, 20, 50}, {&waiting, 20, 40}, {&gangs, 20, 40},
+		{&nominations, 200, 400},
 	} {
 		if *c.is, err = program.Client(config, c.qps, c.burst); err != nil {
+			return err
+		}
+	}
+	var meta, annotations, syncs, nominate metadata.Interface
+	for _, c := range []struct {
+		is    *metadata.Interface
+		qps   float32
+		burst int
+	}{{&meta, apiQPS, apiBurst}, {&annotations, 20, 20}, {&syncs, 50, 100}, {&nominate, 200, 400}} {
+		if *c.is, err = program.Metadata(config, c.qps, c.burst); err != nil {
 			return err
 		}
 	}
@@ -126,7 +132,7 @@ func run(ctx context.Context, c *cli.Command) error {
 		func(ctx context.Context) error {
 			return controller.Run(ctx, controller.Options{
 				Client: client, Metadata: meta, Annotations: annotations, Events: events, Syncs: syncs, Waiting: waiting,
-				Gangs: gangs, Nominations: nominations,
+				Gangs: gangs, Nominations: nominations, Nominate: nominate,
 				NodeLabels: c.Bool("node-labels"), NodeFeatures: c.Bool("node-features"),
 				DeviceClasses: c.Bool("device-classes"), ClassGrace: c.Duration("class-grace"),
 				TemplateGrace: c.Duration("template-grace"),
@@ -162,7 +168,6 @@ func clientConfig(c *cli.Command) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	config.QPS, config.Burst = apiQPS, apiBurst
 	// As Kubernetes' own controllers have it: each message of a watch would be packed, and unpacked, by itself.
 	config.DisableCompression = true
 	return config, nil

@@ -18,6 +18,7 @@ import (
 	"github.com/urfave/cli/v3"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -93,6 +94,17 @@ func Client(config *rest.Config, qps float32, burst int) (kubernetes.Interface, 
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make the API client: %w", err)
+	}
+	return client, nil
+}
+
+// Metadata makes a client like Client that reads the metadata of objects alone, also where it changes them.
+func Metadata(config *rest.Config, qps float32, burst int) (metadata.Interface, error) {
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = qps, burst
+	client, err := metadata.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make the API client for metadata: %w", err)
 	}
 	return client, nil
 }

@@ -66,12 +66,13 @@ const lastEvents = 5 * time.Second
 type Options struct {
 	Client   kubernetes.Interface
 	Metadata metadata.Interface
-	// Annotations and Events are for writing ACK's annotations of pods, and Events; Syncs
-	// for having pods looked at again, Waiting for reading the claims of pods that wait, and Gangs for
-	// the PodGroups of gangs:
-	// clients with rates of their own, so that a crowd of any keeps nothing else waiting.
-	// Nominations is for nodes that are nominated, before the scheduler looks at their pods.
-	Annotations, Events, Syncs, Waiting, Gangs, Nominations kubernetes.Interface
+	// Events is for writing Events, Waiting for reading pods and their claims, Gangs for the PodGroups of gangs,
+	// and Nominations for reading what pods are nominated by: clients with rates of their own, so that a crowd of any
+	// keeps nothing else waiting.
+	Events, Waiting, Gangs, Nominations kubernetes.Interface
+	// Annotations is for writing ACK's annotations of pods, Syncs for having pods looked at again, and Nominate for nodes
+	// that are nominated, before the scheduler looks at their pods. They have rates of their own, too.
+	Annotations, Syncs, Nominate metadata.Interface
 	// NodeLabels is whether it labels nodes by their GPUs. Labels that are there stay.
 	NodeLabels bool
 	// NodeFeatures is whether it labels them as GPU Feature Discovery does, where that does not run; if not, they go.
@@ -200,9 +201,9 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 	var beforehand func(context.Context, []*corev1.Pod)
 	add(writers, func(c *cache.Reader) *manager.Controller {
 		cfg := waiting.Config{Cache: c, Client: o.Waiting.ResourceV1(), Engine: engine,
-			Events: repeating(waiting.RepeatAfter), Clock: clock.RealClock{}, Gates: core}
+			Events: repeating(waiting.RepeatAfter), Clock: clock.RealClock{}, Gates: o.Metadata}
 		if o.BestNode {
-			cfg.Nominations = &waiting.Nominations{Client: o.Nominations.ResourceV1(), Pods: o.Nominations.CoreV1(),
+			cfg.Nominations = &waiting.Nominations{Client: o.Nominations.ResourceV1(), Pods: o.Nominate,
 				Placement: o.NodePlacement, Planned: expected,
 				Outcome: func(outcome waiting.Outcome) { o.Metrics.Nominated(string(outcome)) }}
 		}
@@ -229,11 +230,11 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 	})
 	add(writers, func(c *cache.Reader) *manager.Controller {
 		return podgroups.New(podgroups.Config{Cache: c, Client: o.Gangs.SchedulingV1beta1(), Discovery: o.Gangs.Discovery(),
-			Changes: o.Syncs.CoreV1(), Events: events, Clock: clock.RealClock{}})
+			Changes: o.Syncs, Events: events, Clock: clock.RealClock{}})
 	})
 	add(1, func(c *cache.Reader) *manager.Controller {
 		return overquota.New(overquota.Config{Cache: c, Quotas: o.Waiting.CoreV1(), Templates: o.Waiting.ResourceV1(),
-			Claims: o.Waiting.ResourceV1(), Changes: o.Syncs.CoreV1(), Clock: clock.RealClock{},
+			Claims: o.Waiting.ResourceV1(), Changes: o.Syncs, Clock: clock.RealClock{},
 			Events: repeating(overquota.RepeatAfter)})
 	})
 	add(1, func(c *cache.Reader) *manager.Controller {
@@ -249,13 +250,13 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 	})
 	if o.PodSyncs {
 		add(writers, func(c *cache.Reader) *manager.Controller {
-			return podsync.New(podsync.Config{Cache: c, Client: o.Syncs.CoreV1(), Clock: clock.RealClock{}})
+			return podsync.New(podsync.Config{Cache: c, Client: o.Syncs, Clock: clock.RealClock{}})
 		})
 	}
 	if o.PodAnnotations {
 		add(writers, func(c *cache.Reader) *manager.Controller {
-			return podannotations.New(podannotations.Config{Cache: c, Client: o.Annotations.CoreV1(), V1: o.PodAnnotationsV1,
-				Lag: o.Metrics.AnnotationLag})
+			return podannotations.New(podannotations.Config{Cache: c, Live: o.Waiting.CoreV1(), Changes: o.Annotations,
+				V1: o.PodAnnotationsV1, Lag: o.Metrics.AnnotationLag})
 		})
 	}
 	add(1, func(c *cache.Reader) *manager.Controller {

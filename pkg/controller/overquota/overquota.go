@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	typedresourcev1 "k8s.io/client-go/kubernetes/typed/resource/v1"
+	"k8s.io/client-go/metadata"
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/backoff"
@@ -66,7 +67,7 @@ type Config struct {
 	Templates typedresourcev1.ResourceClaimTemplatesGetter
 	Claims    typedresourcev1.ResourceClaimsGetter
 	// Changes writes the pods' annotations.
-	Changes typedcorev1.PodsGetter
+	Changes metadata.Interface
 	// Events should repeat after RepeatAfter.
 	Events *report.Reporter
 	Clock  clock.PassiveClock

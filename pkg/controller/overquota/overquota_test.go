@@ -73,7 +73,7 @@ func run(t *testing.T, test func(s *site)) {
 		known := cache.New(cache.Options{Client: s.client})
 		work := overquota.New(overquota.Config{
 			Cache: known.Reader(), Quotas: s.client.CoreV1(), Templates: s.client.ResourceV1(), Claims: s.client.ResourceV1(),
-			Changes: s.client.CoreV1(), Clock: clock.RealClock{},
+			Changes: apitest.PatchingPods(s.client), Clock: clock.RealClock{},
 			Events: report.New(s.events, clock.RealClock{}, report.RepeatAfter(time.Hour)),
 		})
 		var running sync.WaitGroup

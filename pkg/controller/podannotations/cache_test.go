@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/klog/v2/ktesting"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
@@ -18,7 +19,8 @@ import (
 func TestPodThatTheCacheShowsAsRightCostsNoRequest(t *testing.T) {
 	_, ctx := ktesting.NewTestContext(t)
 	client := fake.NewClientset(pod("main"))
-	a := newReconciler(Config{Cache: cache.New(cache.Options{Client: client}).Reader(), Client: client.CoreV1()})
+	a := newReconciler(Config{Cache: cache.New(cache.Options{Client: client}).Reader(), Live: client.CoreV1(),
+		Changes: apitest.PatchingPods(client)})
 	cached := func(p *corev1.Pod) {
 		t.Helper()
 		expect.NoError(t, a.pods.Put(p))

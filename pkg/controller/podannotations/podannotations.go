@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
@@ -34,8 +35,10 @@ import (
 // Config is what the controller needs.
 type Config struct {
 	// Cache is asked for claims, converted pods and ResourceSlices.
-	Cache  *cache.Reader
-	Client typedcorev1.PodsGetter
+	Cache *cache.Reader
+	// Live reads pods that the cache does not have, Changes writes the pods' annotations.
+	Live    typedcorev1.PodsGetter
+	Changes metadata.Interface
 	// V1 has the annotations of the first version written, too.
 	V1 bool
 	// Lag, if set, is told how long after the allocation of its claim a pod was annotated.
@@ -118,7 +121,7 @@ func (r *reconciler) annotate(ctx context.Context, claim *resourceapi.ResourceCl
 		return nil
 	}
 	// Only this controller knows what was allocated, so it overwrites what others wrote.
-	if changed, err := podstate.Annotate(ctx, r.Client, pod, changes); err != nil || !changed {
+	if changed, err := podstate.Annotate(ctx, r.Changes, pod, changes); err != nil || !changed {
 		return err
 	}
 	klog.FromContext(ctx).Info("Annotated the pod", "pod", klog.KObj(pod), "annotations", want)
@@ -137,7 +140,7 @@ func (r *reconciler) pod(ctx context.Context, namespace string, user resourceapi
 	if pod, exists := r.pods.Get(namespace + "/" + user.Name); exists && pod.UID == user.UID {
 		return pod, nil
 	}
-	return podstate.Current(ctx, r.Client, namespace, user.Name, user.UID)
+	return podstate.Current(ctx, r.Live, namespace, user.Name, user.UID)
 }
 
 // change is what a merge patch has to say for annotations to be the wanted ones; nil

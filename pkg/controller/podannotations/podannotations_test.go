@@ -186,7 +186,8 @@ func site(t *testing.T, v1 bool, pods ...*corev1.Pod) (*reconciler, func() map[s
 	t.Helper()
 	client := fake.NewClientset()
 	apitest.Create(t, client, pods...)
-	a := newReconciler(Config{Cache: cache.New(cache.Options{Client: client}).Reader(), Client: client.CoreV1(), V1: v1})
+	a := newReconciler(Config{Cache: cache.New(cache.Options{Client: client}).Reader(), Live: client.CoreV1(),
+		Changes: apitest.PatchingPods(client), V1: v1})
 	slice := &view.Slice{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Node: "n1",
 		GPUs: []view.GPU{{Index: 1, MemoryMiB: 16130}}}
 	expect.NoError(t, a.slices.GetStore().Add(slice))
@@ -258,7 +259,7 @@ func TestFirstVersionComesWithTheGPU(t *testing.T) {
 	client := fake.NewClientset(pod("main"), claim(result("main", "gpu-0-share", "3Gi")))
 	known := cache.New(cache.Options{Client: client})
 	reader := known.Reader()
-	work := New(Config{Cache: reader, Client: client.CoreV1(), V1: true})
+	work := New(Config{Cache: reader, Live: client.CoreV1(), Changes: apitest.PatchingPods(client), V1: true})
 	go known.Run(ctx)
 	if synced, err := reader.WaitForSync(ctx, "podannotations", 0); err != nil || !synced {
 		t.Fatalf("the cache does not fill: %v", err)

@@ -28,8 +28,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	typedschedulingv1beta1 "k8s.io/client-go/kubernetes/typed/scheduling/v1beta1"
+	"k8s.io/client-go/metadata"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -67,7 +67,7 @@ type Config struct {
 	Client    typedschedulingv1beta1.PodGroupsGetter
 	Discovery Discovery
 	// Changes writes the annotation by which claims of pods are made.
-	Changes typedcorev1.PodsGetter
+	Changes metadata.Interface
 	Events  *report.Reporter
 	Clock   clock.PassiveClock
 }

@@ -93,7 +93,7 @@ func run(t *testing.T, served bool, objects []runtime.Object, test func(s *site)
 		s.serve(served)
 		known := cache.New(cache.Options{Client: s.client})
 		work := New(Config{Cache: known.Reader(), Client: s.client.SchedulingV1beta1(), Discovery: s,
-			Changes: s.client.CoreV1(), Events: report.New(s.events, clock.RealClock{}), Clock: clock.RealClock{}})
+			Changes: apitest.PatchingPods(s.client), Events: report.New(s.events, clock.RealClock{}), Clock: clock.RealClock{}})
 		var running sync.WaitGroup
 		running.Go(func() { known.Run(ctx) })
 		synctest.Wait()

@@ -13,20 +13,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
 // Patch changes a pod, or a subresource of it. It returns false, and no error, if the pod is gone, or is not what the
-// patch tests.
-func Patch(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod, of types.PatchType, patch any,
+// patch tests. The API server answers with the metadata of the pod alone: nobody reads the rest.
+func Patch(ctx context.Context, client metadata.Interface, pod *corev1.Pod, of types.PatchType, patch any,
 	subresources ...string) (bool, error) {
 	written, err := json.Marshal(patch)
 	if err != nil {
 		return false, fmt.Errorf("write a patch: %w", err)
 	}
-	_, err = client.Pods(pod.Namespace).Patch(ctx, pod.Name, of, written,
+	_, err = client.Resource(corev1.SchemeGroupVersion.WithResource("pods")).Namespace(pod.Namespace).Patch(ctx, pod.Name, of, written,
 		metav1.PatchOptions{FieldManager: v1alpha1.ControllerName}, subresources...)
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || of == types.JSONPatchType && apierrors.IsInvalid(err) {
 		return false, nil
@@ -36,14 +37,14 @@ func Patch(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod, 
 
 // Annotate changes annotations of the pod with this UID, and of no other pod of its name; nil removes one. It returns
 // false, and no error, if the pod is gone.
-func Annotate(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod,
+func Annotate(ctx context.Context, client metadata.Interface, pod *corev1.Pod,
 	annotations map[string]*string) (bool, error) {
 	return Patch(ctx, client, pod, types.MergePatchType,
 		map[string]any{"metadata": map[string]any{"uid": pod.UID, "annotations": annotations}})
 }
 
 // Touch changes an annotation of the pod, as Annotate does, so that all who watch pods look at it again.
-func Touch(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod, now time.Time) error {
+func Touch(ctx context.Context, client metadata.Interface, pod *corev1.Pod, now time.Time) error {
 	at := now.UTC().Format(time.RFC3339Nano)
 	_, err := Annotate(ctx, client, pod, map[string]*string{v1alpha1.AnnotationSyncRequested: &at})
 	if err != nil {
@@ -55,7 +56,7 @@ func Touch(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod, 
 // HaveClaimsMade has kube-controller-manager look at a pod whose claims it gave up on for a while, as what they waited
 // for is there: since says what that is. It is false where the API server refuses the change, as by a policy for this
 // pod, which is logged: that keeps no other pod waiting.
-func HaveClaimsMade(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod, now time.Time, since string) (
+func HaveClaimsMade(ctx context.Context, client metadata.Interface, pod *corev1.Pod, now time.Time, since string) (
 	bool, error) {
 	logger := klog.LoggerWithValues(klog.FromContext(ctx), "pod", klog.KObj(pod), "since", since)
 	err := Touch(ctx, client, pod, now)

@@ -27,7 +27,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -57,7 +57,7 @@ type Config struct {
 	Cache *cache.Reader
 	// Client writes the pods' annotations. Its rate bounds how many pods are synced in a
 	// second.
-	Client typedcorev1.PodsGetter
+	Client metadata.Interface
 	Clock  clock.PassiveClock
 }
 

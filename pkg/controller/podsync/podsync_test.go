@@ -87,7 +87,8 @@ func run(t *testing.T, claim *resourceapi.ResourceClaim, test func(s *site)) {
 			return s.refuse != nil, nil, s.refuse
 		})
 		known := cache.New(cache.Options{Client: s.client, Namespace: "kube-system"})
-		work := podsync.New(podsync.Config{Cache: known.Reader(), Client: s.client.CoreV1(), Clock: clock.RealClock{}})
+		work := podsync.New(podsync.Config{Cache: known.Reader(), Client: apitest.PatchingPods(s.client),
+			Clock: clock.RealClock{}})
 		var running sync.WaitGroup
 		running.Go(func() { known.Run(ctx) })
 		running.Go(func() { work.Run(ctx, 2) })

@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
+	"github.com/gpushare/dra-driver-gpushare/internal/apitest"
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
@@ -138,7 +139,7 @@ func nominating(ctx context.Context, b testing.TB, objects []runtime.Object) *No
 	reader := known.Reader()
 	n := New(Config{Cache: reader, Client: client.ResourceV1(), Engine: scheduling.NewEngine(scheduling.ExpressionsMost),
 		Events: report.New(record.NewFakeRecorder(0), clock.RealClock{}), Clock: clock.RealClock{},
-		Nominations: &Nominations{Client: client.ResourceV1(), Pods: client.CoreV1(), Placement: score.Best,
+		Nominations: &Nominations{Client: client.ResourceV1(), Pods: apitest.PatchingPods(client), Placement: score.Best,
 			Outcome: func(Outcome) {}}}).nominator
 	go known.Run(ctx)
 	if synced, err := reader.WaitForSync(ctx, "waiting", 0); !synced || err != nil {

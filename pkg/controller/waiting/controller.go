@@ -11,7 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -53,7 +53,7 @@ type Config struct {
 	Nominations *Nominations
 	// Gates is by whom gates of the option best-node-gate are opened where no nodes are nominated: the option may be
 	// there before the setting BEST_NODE, and after it.
-	Gates typedcorev1.PodsGetter
+	Gates metadata.Interface
 	// Preemptions says how pods are evicted for others; nil where none are. Its Waits are the Reconciler's. Its Cache is
 	// another than that above: a permission that is missing for this alone keeps nothing else from working.
 	Preemptions *preempt.Config

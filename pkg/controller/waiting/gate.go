@@ -10,7 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
 	"k8s.io/klog/v2"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -128,7 +128,7 @@ func (r *Reconciler) release(ctx context.Context, pod *corev1.Pod) (time.Duratio
 
 // open removes a pod's gates, and pins the pod to the node, unless that is empty. It returns false if the pod has
 // changed meanwhile, or is gone.
-func open(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod, node string) (bool, error) {
+func open(ctx context.Context, client metadata.Interface, pod *corev1.Pod, node string) (bool, error) {
 	operations := []operation{{"test", "/metadata/uid", string(pod.UID)}}
 	for i, gate := range slices.Backward(pod.Spec.SchedulingGates) {
 		if placement.IsGate(gate) {
@@ -158,7 +158,7 @@ const nominatedPath = "/status/nominatedNodeName"
 
 // nominate nominates a node for a pod, none where it is empty. The API server takes the patch only while the pod is
 // this one, without a node, and nominated is what it was when the node was chosen: else it is false.
-func nominate(ctx context.Context, client typedcorev1.PodsGetter, pod *corev1.Pod, node string) (bool, error) {
+func nominate(ctx context.Context, client metadata.Interface, pod *corev1.Pod, node string) (bool, error) {
 	test := func(path, value string) operation {
 		if value == "" {
 			return operation{"test", path, nil}

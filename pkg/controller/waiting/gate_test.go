@@ -215,7 +215,7 @@ func TestGatesWithoutNominations(t *testing.T) {
 		s.stop()
 		ctx, cancel := context.WithCancel(s.Context())
 		known := cache.New(cache.Options{Client: s.client})
-		opener := New(Config{Cache: known.Reader(), Client: s.client.ResourceV1(), Gates: s.client.CoreV1(),
+		opener := New(Config{Cache: known.Reader(), Client: s.client.ResourceV1(), Gates: apitest.PatchingPods(s.client),
 			Engine: scheduling.NewEngine(scheduling.ExpressionsMost), Events: report.New(s.recorder, clock.RealClock{}),
 			Clock: clock.RealClock{}}).Controller()
 		var running sync.WaitGroup

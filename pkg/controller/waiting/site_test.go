@@ -125,7 +125,7 @@ func (s *site) start() {
 	r := New(Config{Cache: reader, Client: cmp.Or(s.reads, Client(s.client.ResourceV1())),
 		Engine: scheduling.NewEngine(scheduling.ExpressionsMost),
 		Events: report.New(s.recorder, clock.RealClock{}), Clock: clock.RealClock{},
-		Nominations: &Nominations{Client: s.client.ResourceV1(), Pods: s.client.CoreV1(), Placement: s.placement,
+		Nominations: &Nominations{Client: s.client.ResourceV1(), Pods: apitest.PatchingPods(s.client), Placement: s.placement,
 			Planned: s.planned, Outcome: func(o Outcome) {
 				s.mu.Lock()
 				defer s.mu.Unlock()

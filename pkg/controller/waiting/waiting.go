@@ -20,7 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	utilcache "k8s.io/apimachinery/pkg/util/cache"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
@@ -48,7 +48,7 @@ const (
 type Nominations struct {
 	// Client reads claims and rules, Pods writes the status of pods.
 	Client Client
-	Pods   typedcorev1.PodsGetter
+	Pods   metadata.Interface
 	// Placement is how nodes are ranked for pods whose label says nothing.
 	Placement score.Setting
 	// Planned is the node on which a pod is expected, empty for any; nil is for none.
