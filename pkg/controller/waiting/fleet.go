@@ -200,25 +200,30 @@ func (f *fleet) read(name string) error {
 	}
 	n := &node{Node: of.Node(), offering: offering, claims: f.caches.Claims.OnNode(name),
 		beside: scheduling.NodeResources{Allocatable: of.Allocatable}, version: f.version}
-	placed, reserved := f.pods.OnNode(name), map[types.UID]bool{}
-	for _, pod := range placed {
+	// Of the promised pods alone, which are few: the node may have a hundred others.
+	placed, reserved := map[types.UID]bool{}, map[types.UID]bool{}
+	for _, pod := range f.pods.OnNode(name) {
 		n.beside.Add(pod.Spec.Resources.Requests)
+		if f.promised[name][pod.UID] {
+			placed[pod.UID] = true
+		}
 	}
 	for _, claim := range n.claims {
-		users, _ := gpuclaim.Pods(claim)
-		for _, user := range users {
-			reserved[user.UID] = true
+		for _, user := range claim.Status.ReservedFor {
+			if f.promised[name][user.UID] {
+				reserved[user.UID] = true
+			}
 		}
 	}
 	for uid := range f.promised[name] {
 		p := f.promises[uid]
-		if !reserved[p.uid] {
+		if !reserved[uid] {
 			for i := range p.allocated {
 				n.claims = append(n.claims, &resourceapi.ResourceClaim{
 					Status: resourceapi.ResourceClaimStatus{Allocation: &p.allocated[i]}})
 			}
 		}
-		if !slices.ContainsFunc(placed, func(pod *corev1.Pod) bool { return pod.UID == p.uid }) {
+		if !placed[uid] {
 			n.beside.Add(p.requests)
 		}
 	}
