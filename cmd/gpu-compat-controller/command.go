@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 
 	"github.com/gpushare/dra-driver-gpushare/cmd/gpu-compat-controller/flags"
+	"github.com/gpushare/dra-driver-gpushare/internal/procs"
 	"github.com/gpushare/dra-driver-gpushare/internal/program"
 	"github.com/gpushare/dra-driver-gpushare/internal/program/settings"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -142,7 +143,7 @@ func run(ctx context.Context, c *cli.Command) error {
 				Preemption: c.Bool("preemption"), BestNode: c.Bool("best-node"),
 				NodePlacement: score.Setting(c.String("node-placement")), Checks: checks,
 				Defragment: defragment.Setting(c.String("defragment")), DefragmentMoves: c.Int("defragment-moves"),
-				SyncDeadline: c.Duration("sync-deadline"), Metrics: counts,
+				SyncDeadline: c.Duration("sync-deadline"), Metrics: counts, Busy: procs.New().Busy,
 			})
 		})
 	if errors.Is(context.Cause(ctx), settings.ErrChanged) {

@@ -112,6 +112,9 @@ type Options struct {
 	SyncDeadline time.Duration
 	// Metrics count what the controllers do.
 	Metrics *metrics.Controller
+	// Busy is told when something takes the processor for long, and done when that has ended: nobody waits for it
+	// meanwhile if there are several.
+	Busy func() (done func())
 }
 
 // task is a controller, how many of its Reconciles may run at once, and what it knows of the
@@ -155,7 +158,9 @@ func Run(ctx context.Context, o Options) error {
 			t.controller.SetObserve(o.Metrics.Reconciled)
 		}
 		wg.Go(func() {
+			done := o.Busy()
 			synced, err := t.known.WaitForSync(ctx, t.name, o.SyncDeadline)
+			done()
 			if err != nil {
 				failed <- err
 				fail(err)
@@ -191,7 +196,7 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 		add(1, func(c *cache.Reader) *manager.Controller {
 			d := defragment.New(defragment.Config{Cache: c, Pods: o.Waiting.CoreV1(), Claims: o.Waiting.ResourceV1(),
 				Rules: o.Waiting.ResourceV1(), Leases: o.Client.CoordinationV1().Leases(o.Namespace), Engine: engine,
-				Events: events, Clock: clock.RealClock{}, Setting: o.Defragment, Most: o.DefragmentMoves,
+				Events: events, Clock: clock.RealClock{}, Setting: o.Defragment, Most: o.DefragmentMoves, Busy: o.Busy,
 				Moved: func(outcome defragment.Outcome) { o.Metrics.Moved(string(outcome)) }})
 			expected = d.Planned
 			return d.Controller()
@@ -201,7 +206,7 @@ func makeControllers(o Options, known *cache.Cache, recorder record.EventRecorde
 	var beforehand func(context.Context, []*corev1.Pod)
 	add(writers, func(c *cache.Reader) *manager.Controller {
 		cfg := waiting.Config{Cache: c, Client: o.Waiting.ResourceV1(), Engine: engine,
-			Events: repeating(waiting.RepeatAfter), Clock: clock.RealClock{}, Gates: o.Metadata}
+			Events: repeating(waiting.RepeatAfter), Clock: clock.RealClock{}, Gates: o.Metadata, Busy: o.Busy}
 		if o.BestNode {
 			cfg.Nominations = &waiting.Nominations{Client: o.Nominations.ResourceV1(), Pods: o.Nominate,
 				Placement: o.NodePlacement, Planned: expected,

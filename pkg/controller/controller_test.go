@@ -60,7 +60,7 @@ func options(client kubernetes.Interface, metadata metadata.Interface, change fu
 	checks := &probes.Checks{}
 	o := Options{Client: client, Metadata: metadata, Annotations: metadata, Events: client, Syncs: metadata, Waiting: client,
 		Gangs: client, Nominations: client, Nominate: metadata, Defragment: defragment.Off, Checks: checks,
-		Metrics: metrics.NewController(prometheus.NewRegistry(), checks.Each)}
+		Metrics: metrics.NewController(prometheus.NewRegistry(), checks.Each), Busy: func() func() { return func() {} }}
 	change(&o)
 	return o
 }

@@ -76,6 +76,8 @@ type Config struct {
 	// Setting is DryRun or Evict, Most how many pods are evicted in an hour.
 	Setting Setting
 	Most    int
+	// Busy is told when moves are planned, and done when they are; nil for nobody.
+	Busy func() (done func())
 	// Moved counts pods: planned ones that are not evicted, and evicted ones.
 	Moved func(Outcome)
 }
@@ -110,6 +112,9 @@ func New(cfg Config) *Defragmenter {
 	c := cfg.Cache
 	d := &Defragmenter{Config: cfg, pods: c.LivePods(), caches: c.Cluster(), budgets: c.Budgets(),
 		refused: podstate.RefusedPods{}, known: map[types.UID]scheduling.Pod{}}
+	if d.Busy == nil {
+		d.Busy = func() func() { return func() {} }
+	}
 	d.work = manager.NewController("defragment", func(ctx context.Context, _ string) (time.Duration, error) {
 		return d.round(ctx)
 	})
@@ -136,7 +141,9 @@ func (d *Defragmenter) round(ctx context.Context) (time.Duration, error) {
 		klog.FromContext(ctx).V(4).Info("No pod is moved for now", "waits", waits, "movedInAnHour", len(r.Moves))
 		return interval, nil
 	}
+	done := d.Busy()
 	plan, err := d.plan(ctx, pods, r, left, now)
+	done()
 	again := min(max(interval, planPart*d.Clock.Since(now)), seldom)
 	if err != nil {
 		return 0, err

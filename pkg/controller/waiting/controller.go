@@ -57,6 +57,9 @@ type Config struct {
 	// Preemptions says how pods are evicted for others; nil where none are. Its Waits are the Reconciler's. Its Cache is
 	// another than that above: a permission that is missing for this alone keeps nothing else from working.
 	Preemptions *preempt.Config
+	// Busy is told when a pod is explained, or it is decided who is evicted, and done when that has ended; nil for
+	// nobody.
+	Busy func() (done func())
 }
 
 // Reconciler looks at pods that wait for GPUs.
@@ -84,6 +87,9 @@ func New(cfg Config) *Reconciler {
 	r := &Reconciler{Config: cfg, pods: c.UnscheduledPods(), memories: map[string]*memory{}, explainer: newExplainer(cfg),
 		budget: report.NewBudget(RepeatAfter)}
 	r.work = manager.NewController("waiting", r.sync)
+	if r.Busy == nil {
+		r.Busy = func() func() { return func() {} }
+	}
 	if cfg.Nominations != nil {
 		r.nominator = newNominator(cfg, r.work)
 	}
@@ -120,6 +126,7 @@ func (r *Reconciler) sync(ctx context.Context, key string) (time.Duration, error
 	case everyPod:
 		return 0, r.nominator.lookAtAll(ctx)
 	case preemptions:
+		defer r.Busy()()
 		return r.preemptor.Round(ctx)
 	}
 	var nominated time.Duration
@@ -213,6 +220,7 @@ func (r *Reconciler) tell(ctx context.Context, key string) (time.Duration, error
 		return lookMost, nil
 	}
 	defer r.explaining.Unlock()
+	defer r.Busy()()
 	l := &look{pod: pod, said: said, told: r.Events.Told(pod.UID, v1alpha1.ReasonClaimWaiting), memory: m}
 	a, err := r.explainer.answer(ctx, l)
 	if current, _, is := r.refused(key); !is || current.UID != pod.UID {

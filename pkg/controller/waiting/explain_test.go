@@ -99,6 +99,8 @@ type site struct {
 	nodes []*corev1.Node
 	// slow is how long, in ns, it takes to read what is free.
 	slow atomic.Int64
+	// busy counts what keeps the controller busy.
+	busy atomic.Int32
 }
 
 // slowRules are read after some ns.
@@ -144,6 +146,10 @@ func (s *site) start(ctx context.Context) *sync.WaitGroup {
 		Cache:  known.Reader(), Client: slowRules{s.client.ResourceV1(), &s.slow},
 		Events: report.New(s.recorder, clock.RealClock{}, report.RepeatAfter(waiting.RepeatAfter)),
 		Clock:  clock.RealClock{},
+		Busy: func() func() {
+			s.busy.Add(1)
+			return func() { s.busy.Add(-1) }
+		},
 	}).Controller()
 	var running sync.WaitGroup
 	running.Go(func() { known.Run(ctx) })
@@ -190,6 +196,28 @@ func TestPodIsToldAfterAWhileAndThenNowAndAgain(t *testing.T) {
 		s.told("while it holds")
 		time.Sleep(2 * time.Minute)
 		s.told("after more than five minutes", warning+tooMuch)
+	})
+}
+
+// A program that says so has all processors meanwhile: nominations do not wait for a pod that is explained.
+func TestControllerIsBusyWhileAPodIsExplained(t *testing.T) {
+	run(t, func(s *site) {
+		s.slow.Store(int64(time.Second))
+		s.hold(slice(23028))
+		s.create(claim("22Gi"), pod(refused))
+		for _, moment := range []struct {
+			when  string
+			after time.Duration
+			want  int32
+		}{
+			{"while the pod may still be placed", 4 * time.Second, 0},
+			{"while it is explained", 1500 * time.Millisecond, 1},
+			{"when it was told", time.Second, 0},
+		} {
+			time.Sleep(moment.after)
+			synctest.Wait()
+			expect.Equal(t, moment.want, s.busy.Load(), "%s: what keeps the controller busy", moment.when)
+		}
 	})
 }
 
