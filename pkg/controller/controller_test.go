@@ -58,8 +58,9 @@ func site(t *testing.T, more ...gpu.GPU) (*fake.Clientset, *metadatafake.FakeMet
 // options are those of a controller that has one client for all.
 func options(client kubernetes.Interface, metadata metadata.Interface, change func(*Options)) Options {
 	checks := &probes.Checks{}
-	o := Options{Client: client, Metadata: metadata, Annotations: metadata, Events: client, Syncs: metadata, Waiting: client,
-		Gangs: client, Nominations: client, Nominate: metadata, Defragment: defragment.Off, Checks: checks,
+	o := Options{Client: client, Events: client, Waiting: client, Gangs: client, Nominations: client,
+		Metadata: metadata, Annotations: metadata, Syncs: metadata, Nominate: metadata,
+		Defragment: defragment.Off, Checks: checks,
 		Metrics: metrics.NewController(prometheus.NewRegistry(), checks.Each), Busy: func() func() { return func() {} }}
 	change(&o)
 	return o

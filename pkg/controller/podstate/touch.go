@@ -27,7 +27,8 @@ func Patch(ctx context.Context, client metadata.Interface, pod *corev1.Pod, of t
 	if err != nil {
 		return false, fmt.Errorf("write a patch: %w", err)
 	}
-	_, err = client.Resource(corev1.SchemeGroupVersion.WithResource("pods")).Namespace(pod.Namespace).Patch(ctx, pod.Name, of, written,
+	pods := client.Resource(corev1.SchemeGroupVersion.WithResource("pods")).Namespace(pod.Namespace)
+	_, err = pods.Patch(ctx, pod.Name, of, written,
 		metav1.PatchOptions{FieldManager: v1alpha1.ControllerName}, subresources...)
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || of == types.JSONPatchType && apierrors.IsInvalid(err) {
 		return false, nil
