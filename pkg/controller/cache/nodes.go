@@ -28,7 +28,7 @@ type Node struct {
 }
 
 // Nodes are all nodes.
-type Nodes struct{ nodes *Objects[*Node] }
+type Nodes struct{ *Objects[*Node] }
 
 // Nodes asks for the nodes.
 func (r *Reader) Nodes() Nodes {
@@ -73,17 +73,8 @@ func (n *Node) spec() corev1.NodeSpec {
 	return corev1.NodeSpec{Taints: n.Taints, Unschedulable: n.Unschedulable}
 }
 
-// List returns the nodes in no order.
-func (n Nodes) List() []*Node { return n.nodes.List() }
-
 // Names lists the names of all.
-func (n Nodes) Names() []string { return n.nodes.GetStore().ListKeys() }
-
-// Get returns the node of that name; false where there is none.
-func (n Nodes) Get(name string) (*Node, bool) { return n.nodes.Get(name) }
-
-// On has a handler called for nodes. It is to be called before the cache runs.
-func (n Nodes) On(h Handler[*Node]) { n.nodes.On(h) }
+func (n Nodes) Names() []string { return n.GetStore().ListKeys() }
 
 // Closed is what keeps pods from a node, as its spec has it; nothing of one that is not known.
 func (n Nodes) Closed(name string) corev1.NodeSpec {
