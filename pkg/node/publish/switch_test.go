@@ -30,8 +30,8 @@ func TestSwitchWaitsForClaims(t *testing.T) {
 	expect.Says(t, b.events.current[v1alpha1.ReasonModeSwitchWaiting], "pod team/evaluator, pod team/trainer")
 	b.label(nil)
 	b.reconciled(t, false, shareClosed)
-	expect.Says(t, b.events.current[v1alpha1.ReasonModeSwitchWaiting], "pod team/trainer. No label asks for that any more; "+
-		"the mode that was asked for last counts until ack.node.gpu.schedule has another value")
+	expect.Says(t, b.events.current[v1alpha1.ReasonModeSwitchWaiting], "pod team/trainer. No label asks for that any "+
+		"more; the mode that was asked for last counts until ack.node.gpu.schedule has another value")
 	b.mode("share")
 	b.reconciled(t, true, shares)
 	if _, ok := b.events.current[v1alpha1.ReasonModeSwitchWaiting]; ok {
