@@ -169,6 +169,9 @@ func (s *session) begin(t *testing.T, mode, what string) (end func()) {
 	s.told.Trying = mode + ": " + what
 	expect.NoError(t, s.store())
 	return func() {
+		if t.Failed() {
+			fmt.Fprintln(os.Stderr, "    FAILED")
+		}
 		s.told.Trying = ""
 		row := report.Row{What: what, Result: report.Passed, Took: time.Since(began)}
 		switch {
