@@ -30,14 +30,20 @@ const effectInstance = "mig-instance"
 const seenLimit = 20 * time.Second
 
 // replaced reports whether the record's claim gets what is in the place now of what it was prepared with, for that is
-// gone for good: MIG instances of an earlier boot, none of which survives a reboot, and GPUs, as where a machine in a
-// cloud starts on another host. No container has any of it any more.
+// gone for good: MIG instances of an earlier boot, none of which survives a reboot, and GPUs. No container has any of
+// it any more.
 func (p *Preparer) replaced(ctx context.Context, inv *Inventory, r state.Record) (bool, error) {
-	switch {
-	case p.madeBeforeReboot(r), p.ofEarlierBoot(r) &&
-		slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.GPU.Gone(inv.Machine) != "" }):
+	if p.madeBeforeReboot(r) || p.ofEarlierBoot(r) &&
+		slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.GPU.Gone(inv.Machine) != "" }) {
 		return true, nil
-	case !slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.GPU.Left(inv.Machine) }):
+	}
+	return p.replacedGPUs(ctx, inv, r)
+}
+
+// replacedGPUs reports whether others are in the place of GPUs that the record's claim was prepared with, as where a
+// machine in a cloud was started on another host, and none of its pods has processes.
+func (p *Preparer) replacedGPUs(ctx context.Context, inv *Inventory, r state.Record) (bool, error) {
+	if !slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.GPU.Left(inv.Machine) }) {
 		return false, nil
 	}
 	if user, err := p.InUse(r); user != "" || err != nil {

@@ -4,6 +4,7 @@ package prepare
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -133,7 +134,12 @@ func TestGPUsThatWereReplacedAtAReboot(t *testing.T) {
 				delete(missing, g.UUID)
 			}
 			n.SetInventory(&Inventory{Machine: tc.machine, Base: fakeBase{missing: missing, of: tc.machine}})
-			for i, want := range []string{tc.a, tc.b, tc.c} {
+			wants := []string{tc.a, tc.b, tc.c}
+			fails := slices.ContainsFunc(wants, func(want string) bool { return strings.Contains(want, " ") })
+			if err := n.Recover(t.Context()); (err != nil) != fails {
+				t.Errorf("recovered: %v", err)
+			}
+			for i, want := range wants {
 				if strings.Contains(want, " ") {
 					n.refuses(t, claims[i], want)
 					continue

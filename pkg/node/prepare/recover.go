@@ -89,11 +89,14 @@ func (p *Preparer) recoverRecord(ctx context.Context, uid types.UID) error {
 	default:
 		err = p.writeSpec(w)
 	}
-	if err != nil {
-		return fmt.Errorf("write the CDI spec of claim %s/%s again: %w", r.Namespace, r.Name,
-			errors.Join(err, p.dropForeign(ctx, inv, r)))
+	if err == nil {
+		return nil
 	}
-	return nil
+	foreign := p.dropForeign(ctx, inv, r)
+	if replaced, _ := p.replacedGPUs(ctx, inv, r); replaced && foreign == nil {
+		return nil // the spec is written when a pod comes back, of what is in the place then
+	}
+	return fmt.Errorf("write the CDI spec of claim %s/%s again: %w", r.Namespace, r.Name, errors.Join(err, foreign))
 }
 
 // dropForeign removes a CDI spec that could not be written again if it brings the device node of another GPU. Minor
