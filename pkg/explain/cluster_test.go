@@ -82,7 +82,7 @@ func TestClaimsOfAPodAreExplainedAsOne(t *testing.T) {
 		"each of another node": {
 			[]*resourceapi.ResourceClaim{named("a", claim(request("r", shareClass))),
 				named("b", claim(request("r", topologyClass)))},
-			never + "no node has all that is asked for at once",
+			never + "no node has all requested devices at once",
 		},
 		"one too large": {
 			[]*resourceapi.ResourceClaim{named("a", claim(request("r", shareClass))),
@@ -92,7 +92,7 @@ func TestClaimsOfAPodAreExplainedAsOne(t *testing.T) {
 		},
 		"four GPUs of one model, of two and two": {
 			[]*resourceapi.ResourceClaim{sameAttribute(claim(request("r", wholeClass, count(4))), "gpu.aliyun.com/model")},
-			never + "no node has all that is asked for at once with matchAttribute gpu.aliyun.com/model",
+			never + "no node has all requested devices at once with matchAttribute gpu.aliyun.com/model",
 		},
 		"two GPUs of one model": {
 			[]*resourceapi.ResourceClaim{sameAttribute(claim(request("r", wholeClass, count(2))), "gpu.aliyun.com/model")},
@@ -108,7 +108,7 @@ func TestClaimsOfAPodAreExplainedAsOne(t *testing.T) {
 			[]*resourceapi.ResourceClaim{
 				sameAttribute(claim(request("r", shareClass, amount("memory", "12Gi")),
 					request("s", shareClass, amount("memory", "12Gi"))), "gpu.aliyun.com/uuid")},
-			never + "no node has all that is asked for at once with matchAttribute gpu.aliyun.com/uuid",
+			never + "no node has all requested devices at once with matchAttribute gpu.aliyun.com/uuid",
 		},
 		"a claim that has its GPUs on another node": {
 			[]*resourceapi.ResourceClaim{allocatedOn("topo"), named("b", claim(request("r", shareClass)))},

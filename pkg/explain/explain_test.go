@@ -29,8 +29,8 @@ func TestExplanations(t *testing.T) {
 	}{
 		"more GPUs than a node has": {
 			requests: []resourceapi.DeviceRequest{request("cards", topologyClass, attribute("gpuCount == 1"), count(16))},
-			want: never + "request cards: 16 GPUs of class topology.gpu.aliyun.com asked for; the node with the most " +
-				"that match has 8 (node topo)",
+			want: never + "request cards: 16 GPUs of class topology.gpu.aliyun.com asked for; no node has more than 8 " +
+				"that match (node topo)",
 		},
 		"more GPUs than a node has, both ways": {
 			requests: []resourceapi.DeviceRequest{firstOf("cards",
@@ -38,27 +38,27 @@ func TestExplanations(t *testing.T) {
 				request("any", topologyClass, attribute("gpuCount == 1"), count(16)))},
 			want: never + `request cards/linked: no device matches the selector device.attributes["gpu.aliyun.com"].gpuCount ` +
 				`== 16;` +
-				` of class topology.gpu.aliyun.com there are 53 devices, with gpuCount 1, 2, 4, 8.` +
-				` request cards/any: 16 GPUs of class topology.gpu.aliyun.com asked for; the node with the most that match has ` +
-				`8 (node topo)`,
+				` class topology.gpu.aliyun.com has 53 devices, with gpuCount 1, 2, 4, 8.` +
+				` request cards/any: 16 GPUs of class topology.gpu.aliyun.com asked for; no node has more than 8 ` +
+				`that match (node topo)`,
 		},
 		"a set that there is none of": {
 			requests: []resourceapi.DeviceRequest{request("linked", topologyClass, attribute("gpuCount == 3"))},
 			want: never + `request linked: no device matches the selector device.attributes["gpu.aliyun.com"].gpuCount == 3;` +
-				` of class topology.gpu.aliyun.com there are 53 devices, with gpuCount 1, 2, 4, 8`,
+				` class topology.gpu.aliyun.com has 53 devices, with gpuCount 1, 2, 4, 8`,
 		},
 		"a set that there is none of, or single GPUs": {
 			requests: []resourceapi.DeviceRequest{firstOf("cards",
 				request("linked", topologyClass, attribute("gpuCount == 3")),
 				request("any", topologyClass, attribute("gpuCount == 1"), count(3)))},
 			want: `request cards/linked: no device matches the selector device.attributes["gpu.aliyun.com"].gpuCount == 3;` +
-				` of class topology.gpu.aliyun.com there are 53 devices, with gpuCount 1, 2, 4, 8.` +
+				` class topology.gpu.aliyun.com has 53 devices, with gpuCount 1, 2, 4, 8.` +
 				` request cards/any: the GPUs that match are all taken or too full: 8 GPUs on node topo`,
 			busy: true,
 		},
 		"sets that overlap": {
 			requests: []resourceapi.DeviceRequest{request("linked", topologyClass, attribute("gpuCount == 4"), count(3))},
-			want:     never + "no node has all that is asked for at once",
+			want:     never + "no node has all requested devices at once",
 		},
 		"more memory than a GPU has": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("memory", "90Gi"))},
@@ -73,8 +73,8 @@ func TestExplanations(t *testing.T) {
 		"shares of more GPUs than there are, counted by a quota": {
 			requests: quota.Counted([]resourceapi.DeviceRequest{
 				request("gpu", shareClass, amount("memory", "1Gi"), count(90))}),
-			want: never + "request gpu/share: 90 GPUs of class share.gpu.aliyun.com asked for; the node with the most that " +
-				"match has 4 (node share)",
+			want: never + "request gpu/share: 90 GPUs of class share.gpu.aliyun.com asked for; no node has more than 4 that " +
+				"match (node share)",
 		},
 		// A card sold as one of 16 GB has less, and shares are whole GiB of that.
 		"as much memory as the card's name says": {
@@ -98,13 +98,14 @@ func TestExplanations(t *testing.T) {
 		},
 		"a capacity that GPUs do not have": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("memroy", "2Gi"))},
-			want:     never + "request gpu: 2Gi of memroy asked for; the GPUs that match have no such capacity",
+			want: never + "request gpu: 2Gi of memroy asked for; the GPUs that match have the capacities cores, " +
+				"memory, slots",
 		},
 		// Devices name theirs without a domain, and the scheduler compares names as they are.
 		"a capacity with the driver's domain": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, amount("gpu.aliyun.com/memory", "2Gi"))},
-			want: never + "request gpu: 2Gi of gpu.aliyun.com/memory asked for; the GPUs that match have no such " +
-				"capacity: write memory",
+			want: never + "request gpu: 2Gi of gpu.aliyun.com/memory asked for; the GPUs that match have the " +
+				"capacities cores, memory, slots",
 		},
 		"a mode that no node is in": {
 			requests: []resourceapi.DeviceRequest{request("gpu", "mps.gpu.aliyun.com")},
@@ -113,20 +114,20 @@ func TestExplanations(t *testing.T) {
 		},
 		"a class that is not there": {
 			requests: []resourceapi.DeviceRequest{request("gpu", "share.tesla-t5.gpu.aliyun.com")},
-			want: "request gpu: DeviceClass share.tesla-t5.gpu.aliyun.com does not exist; there are GPUs in the modes " +
-				"exclusive, share, topology",
+			want: "request gpu: DeviceClass share.tesla-t5.gpu.aliyun.com does not exist (kubectl get " +
+				"deviceclasses lists those that do); there are GPUs in the modes exclusive, share, topology",
 		},
 		"one alternative whose class is not there": {
 			requests: []resourceapi.DeviceRequest{firstOf("gpu", request("a", shareClass), request("b",
 				"share.tesla-t5.gpu.aliyun.com"))},
-			want: "request gpu/b: DeviceClass share.tesla-t5.gpu.aliyun.com does not exist, and that keeps the pod from " +
-				"every node, whatever its other alternatives;" +
+			want: "request gpu/b: DeviceClass share.tesla-t5.gpu.aliyun.com does not exist, so no node can take the pod, " +
+				"even for its other alternatives (kubectl get deviceclasses lists those that do);" +
 				" there are GPUs in the modes exclusive, share, topology",
 		},
 		"one alternative whose class would be another driver's": {
 			requests: []resourceapi.DeviceRequest{firstOf("gpu", request("a", "nic.example.org"), request("b", shareClass))},
-			want: "request gpu/a: DeviceClass nic.example.org does not exist, and that keeps the pod from every node, " +
-				"whatever its other alternatives;" +
+			want: "request gpu/a: DeviceClass nic.example.org does not exist, so no node can take the pod, even for " +
+				"its other alternatives (kubectl get deviceclasses lists those that do);" +
 				" there are GPUs in the modes exclusive, share, topology",
 		},
 		"a class of NVIDIA's driver": {
@@ -145,26 +146,26 @@ func TestExplanations(t *testing.T) {
 		"a model that no GPU is": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, attribute(`model == "NVIDIA-A11"`))},
 			want: never + `request gpu: no GPU matches the selector device.attributes["gpu.aliyun.com"].model == "NVIDIA-A11";` +
-				` of class share.gpu.aliyun.com there are 4 GPUs, with model NVIDIA-A10`,
+				` class share.gpu.aliyun.com has 4 GPUs, with model NVIDIA-A10`,
 		},
 		"two selectors, the second of which is too much": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, attribute(`model == "NVIDIA-A10"`), attribute(
 				"index >= 4"))},
-			want: never + `request gpu: no GPU matches the selectors of the request, of which ` +
-				`device.attributes["gpu.aliyun.com"].index >= 4 leaves none;` +
-				` of class share.gpu.aliyun.com there are 4 GPUs, with index 0, 1, 2, 3`,
+			want: never + `request gpu: no GPU matches the selectors of the request: ` +
+				`device.attributes["gpu.aliyun.com"].index >= 4 excludes the last;` +
+				` class share.gpu.aliyun.com has 4 GPUs, with index 0, 1, 2, 3`,
 		},
 		"an attribute that GPUs do not have": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass, attribute("memoryMB > 1000"))},
 			want: `request gpu: the selector device.attributes["gpu.aliyun.com"].memoryMB > 1000 cannot be evaluated for ` +
 				`device gpu-0-share of node share` +
-				` (no such key: memoryMB), and that keeps the pod from every node`,
+				` (no such key: memoryMB), so no node can take the pod`,
 		},
 		"an attribute by the name of NVIDIA's driver": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass,
 				matching(`device.attributes["gpu.nvidia.com"].productName == "A100"`))},
 			want: `request gpu: the selector device.attributes["gpu.nvidia.com"].productName == "A100" cannot be evaluated ` +
-				`for device gpu-0-share of node share (no such key: productName), and that keeps the pod from every node; ` +
+				`for device gpu-0-share of node share (no such key: productName), so no node can take the pod; ` +
 				`with the option nvidia-dra, devices have the names of gpu.nvidia.com that docs/nvidia-dra.md lists; ` +
 				`this one has productName by the name gpu.aliyun.com`,
 		},
@@ -172,14 +173,14 @@ func TestExplanations(t *testing.T) {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass,
 				matching(`device.attributes["gpu.nvidia.com"].addressingMode == "HMM"`))},
 			want: `request gpu: the selector device.attributes["gpu.nvidia.com"].addressingMode == "HMM" cannot be evaluated ` +
-				`for device gpu-0-share of node share (no such key: addressingMode), and that keeps the pod from every node; ` +
+				`for device gpu-0-share of node share (no such key: addressingMode), so no node can take the pod; ` +
 				`with the option nvidia-dra, devices have the names of gpu.nvidia.com that docs/nvidia-dra.md lists`,
 		},
 		"a capacity by the name of NVIDIA's driver": {
 			requests: []resourceapi.DeviceRequest{request("gpu", shareClass,
 				matching(`device.capacity["gpu.nvidia.com"].cores.isGreaterThan(quantity("10"))`))},
 			want: `request gpu: the selector device.capacity["gpu.nvidia.com"].cores.isGreaterThan(quantity("10")) cannot be ` +
-				`evaluated for device gpu-0-share of node share (no such key: cores), and that keeps the pod from every node; ` +
+				`evaluated for device gpu-0-share of node share (no such key: cores), so no node can take the pod; ` +
 				`with the option nvidia-dra, devices have the names of gpu.nvidia.com that docs/nvidia-dra.md lists; ` +
 				`this one has cores by the name gpu.aliyun.com`,
 		},
@@ -187,7 +188,7 @@ func TestExplanations(t *testing.T) {
 			requests: []resourceapi.DeviceRequest{request("gpu", topologyClass, attribute("index == 3"))},
 			want: `request gpu: the selector device.attributes["gpu.aliyun.com"].index == 3 cannot be evaluated for device ` +
 				`gpus-0-1 of node topo` +
-				` (no such key: index), and that keeps the pod from every node`,
+				` (no such key: index), so no node can take the pod`,
 		},
 		"a selector that fails on nodes out of reach": {
 			node:     "whole",
@@ -306,7 +307,7 @@ func TestExplanations(t *testing.T) {
 		},
 		"requests that no one node can serve": {
 			requests: []resourceapi.DeviceRequest{request("a", shareClass), request("b", wholeClass)},
-			want:     never + "no node has all that is asked for at once",
+			want:     never + "no node has all requested devices at once",
 		},
 		"requests for a GPU and one of somebody else": {
 			requests: []resourceapi.DeviceRequest{request("a", shareClass), request("nic", "nic.example.com"),
@@ -321,8 +322,8 @@ func TestExplanations(t *testing.T) {
 		"each GPU in several modes": {
 			site:     func(t *testing.T) *site { return newSite(t).dynamicNode("dynamic", "a100x8") },
 			requests: []resourceapi.DeviceRequest{request("cards", "nvidia-a100-sxm4-80gb.gpu.aliyun.com", count(9))},
-			want: never + "request cards: 9 GPUs of class nvidia-a100-sxm4-80gb.gpu.aliyun.com asked for; the node with " +
-				"the most that match has 8 (node dynamic)",
+			want: never + "request cards: 9 GPUs of class nvidia-a100-sxm4-80gb.gpu.aliyun.com asked for; no node has " +
+				"more than 8 that match (node dynamic)",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

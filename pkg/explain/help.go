@@ -42,8 +42,7 @@ func Help(n scheduling.NodeRoom, heldBy func(devices []string) string) string {
 		}
 		return fmt.Sprintf("%s of node %s given back%s", which, n.Name, heldBy(lack.Nearest))
 	case scheduling.HeldBack:
-		return "a moment: node " + n.Name + " lets shares go that it holds back, a few seconds after it sees " +
-			"who waits"
+		return "a moment: node " + n.Name + " spreads shares, and offers more a few seconds after it sees that a pod waits"
 	case scheduling.Tainted:
 		return "kubectl describe node " + n.Name + ", whose Events say what closes its GPUs and until when"
 	case scheduling.TooSmall:

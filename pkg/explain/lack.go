@@ -41,8 +41,8 @@ func lack(l scheduling.Lack) string {
 	case scheduling.AtOnce:
 		return "each request would fit, all at once do not" + constraints(l.Claims)
 	case scheduling.Conflict:
-		return list(l.Nearest) + " cannot be had together, and claims have them: the scheduler gives no GPU of the node " +
-			"away until one of them is given back, or the node has closed them"
+		return list(l.Nearest) + " exclude each other, but claims have them: the scheduler allocates no GPU of the node " +
+			"until one of them is released, or the node has closed them"
 	case scheduling.SharesHeldBack:
 		return "held back for a moment, as shares are spread: what all requests need at once"
 	case scheduling.NoClass, scheduling.Failed:

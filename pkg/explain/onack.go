@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -34,6 +35,10 @@ const (
 	// and for whole GPUs by nvidia.com/gpu, or another extended resource.
 	bothOfDynamic = ". The pod asks for a share of a GPU (" + string(ack.ResourceMemory) +
 		") and for whole GPUs: a node that gives it both is in mode dynamic"
+
+	// allOfGPU is added to the message for a pod whose share has to be all of a GPU.
+	allOfGPU = ". By its label " + ack.PodLabelPlacement + "=" + ack.RequireWholeDevice + ", the pod asks for a GPU that " +
+		"has exactly its amounts: write those of a whole GPU, or remove the label"
 )
 
 // OnACK returns what is added to the message for a pod that asked in the manner of ACK: what it was
@@ -71,6 +76,8 @@ func (c *Cluster) More(ctx context.Context, pod *corev1.Pod, claims []*resourcea
 		return oneGPUEach, nil
 	case asksForBoth(e, claims):
 		return bothOfDynamic + e.OnACK(claims), nil
+	case !e.Busy && e.Message != "" && slices.ContainsFunc(pod.Spec.ResourceClaims, forAllOfAGPU):
+		return allOfGPU + e.OnACK(claims), nil
 	default:
 		return e.OnACK(claims), nil
 	}
@@ -113,6 +120,12 @@ func asksForBoth(e Explanation, claims []*resourceapi.ResourceClaim) bool {
 		whole = whole || scheduling.OfScheduler(claim) || legacy.IsForNVIDIA(claim)
 	}
 	return share && whole && !e.Busy && e.Message != ""
+}
+
+// forAllOfAGPU reports whether a claim's template is that of a pod with PodLabelPlacement.
+func forAllOfAGPU(c corev1.PodResourceClaim) bool {
+	r, err := legacy.ParseName(ptr.Deref(c.ResourceClaimTemplateName, ""))
+	return err == nil && r.Whole
 }
 
 func forWholeGPUs(r resourceapi.DeviceRequest) bool {

@@ -40,10 +40,10 @@ func (c *Cluster) say(l scheduling.Lack) string {
 	case l.Kind == scheduling.SelectorFails:
 		return sayFailed(l.Failed, l.Node)
 	case l.Kind == scheduling.AtOnce && l.Step == scheduling.TooFew:
-		return "no node has all that is asked for at once" + constraints(l.Claims)
+		return "no node has all requested devices at once" + constraints(l.Claims)
 	case l.Kind == scheduling.AtOnce:
-		return "the nodes that have all that is asked for at once are those that the pod's nodeSelector, its affinity or " +
-			"its other claims exclude: " + list(nodesOf(l.On))
+		return "no node has all requested devices at once but those that the pod's nodeSelector, its affinity or its other " +
+			"claims exclude: " + list(nodesOf(l.On))
 	}
 	switch l.Step {
 	case scheduling.OtherClass:
@@ -82,17 +82,17 @@ func (c *Cluster) offered() string {
 func (c *Cluster) sayNoClass(r scheduling.Request, oneOfSeveral bool) string {
 	text := fmt.Sprintf("DeviceClass %s does not exist", r.Class)
 	if oneOfSeveral {
-		text += ", and that keeps the pod from every node, whatever its other alternatives"
+		text += ", so no node can take the pod, even for its other alternatives"
 	}
 	if better := advice.Class(r.Class); better != "" {
 		return text + "; here it is " + better
 	}
-	return text + "; " + c.offered()
+	return text + " (kubectl get deviceclasses lists those that do); " + c.offered()
 }
 
 func sayFailed(f *scheduling.SelectorError, node string) string {
-	said := fmt.Sprintf("the selector %s cannot be evaluated for device %s of node %s (%v), and that keeps the pod from "+
-		"every node", shown(f.Expression), f.Device.Name, node, text.Bound(f.Err.Error(), errorMost))
+	said := fmt.Sprintf("the selector %s cannot be evaluated for device %s of node %s (%v), so no node can take the pod",
+		shown(f.Expression), f.Device.Name, node, text.Bound(f.Err.Error(), errorMost))
 	if !strings.Contains(f.Expression, nvidia.DriverName) {
 		return said
 	}
@@ -117,9 +117,9 @@ func missing(f *scheduling.SelectorError) string {
 func sayUnmatched(r scheduling.Request, all []scheduling.Found, selector string) string {
 	which := "selector " + shown(selector)
 	if len(r.Selectors) > 1 {
-		which = "selectors of the request, of which " + shown(selector) + " leaves none"
+		which = "selectors of the request: " + shown(selector) + " excludes the last"
 	}
-	text := fmt.Sprintf("no %s matches the %s; of class %s there are %s", noun(1, all, ofClass), which, r.Class,
+	text := fmt.Sprintf("no %s matches the %s; class %s has %s", noun(1, all, ofClass), which, r.Class,
 		amountOf(all, ofClass))
 	var of []*resourceapi.Device
 	for _, f := range all {
@@ -194,12 +194,8 @@ func saySmall(r scheduling.Request, all []scheduling.Found) string {
 		largest, has := largestOf(all, name)
 		switch {
 		case !has:
-			said := fmt.Sprintf("%s of %s asked for; the %s that match have no such capacity", Written(name, asked), name,
-				noun(2, all, matching))
-			if bare, own := strings.CutPrefix(string(name), v1alpha1.DriverName+"/"); own {
-				said += ": write " + bare
-			}
-			return said
+			return fmt.Sprintf("%s of %s asked for; the %s that match have the capacities %s", Written(name, asked), name,
+				noun(2, all, matching), strings.Join(capacitiesOf(all), ", "))
 		case asked.Cmp(largest.amount) <= 0:
 		case name == v1alpha1.CapSlots:
 			return fmt.Sprintf("%s of %s asked for; a share takes one slot of its GPU", Written(name, asked), name)
@@ -217,6 +213,19 @@ func saySmall(r scheduling.Request, all []scheduling.Found) string {
 	}
 	return fmt.Sprintf("%s asked for; no %s that matches has as much of each", strings.Join(parts, " and "),
 		noun(1, all, matching))
+}
+
+// capacitiesOf lists the names of all capacities that matching devices have.
+func capacitiesOf(all []scheduling.Found) []string {
+	names := map[string]bool{}
+	for _, f := range all {
+		for _, i := range f.Matching {
+			for name := range f.Devices[i].Capacity {
+				names[string(name)] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
 }
 
 type largest struct {
@@ -258,7 +267,7 @@ func Written(name resourceapi.QualifiedName, amount resource.Quantity) string {
 func sayFew(r scheduling.Request, all []scheduling.Found) string {
 	fullest := slices.MaxFunc(all,
 		func(a, b scheduling.Found) int { return cmp.Compare(a.GPUs(a.Roomy), b.GPUs(b.Roomy)) })
-	return fmt.Sprintf("%d %s of class %s asked for; the node with the most that match has %d (node %s)",
+	return fmt.Sprintf("%d %s of class %s asked for; no node has more than %d that match (node %s)",
 		r.Count, noun(r.Count, all, roomy), r.Class, fullest.GPUs(fullest.Roomy), fullest.Nodes[0])
 }
 
@@ -304,7 +313,7 @@ func meaning(taint string) string {
 	case v1alpha1.TaintOtherDriver:
 		return "another DRA driver publishes them, too"
 	case v1alpha1.TaintWithdrawn:
-		return "held by claims as they were before"
+		return "withdrawn, and held by earlier claims"
 	case v1alpha1.TaintConflict:
 		return "claims were allocated more of it than it has"
 	case v1alpha1.TaintMonitor:

@@ -142,8 +142,8 @@ func (r *reconciler) missing(ctx context.Context, key string, unknown error, pod
 	switch {
 	case apierrors.IsNotFound(err):
 		r.tell(pods, v1alpha1.ReasonClaimTemplateUnknown,
-			fmt.Sprintf("The pod's claim cannot be made: %v. Delete the pod and have it made again; if that does not help, "+
-				"the admission policies and gpu-compat-controller are of different versions.", unknown))
+			fmt.Sprintf("The pod's claim cannot be created: %v. Delete the pod and create it again; if that does not help, "+
+				"bring the admission policies and gpu-compat-controller to one version.", unknown))
 		return recheckForeign, nil
 	case err != nil:
 		return 0, fmt.Errorf("look at ResourceClaimTemplate %s, which pods name: %w", key, err)
@@ -233,7 +233,7 @@ func (r *reconciler) make(ctx context.Context, want *resourceapi.ResourceClaimTe
 		return r.judge(ctx, there, want, pods)
 	case err != nil:
 		r.tell(pods, v1alpha1.ReasonClaimTemplateNotMade,
-			fmt.Sprintf("ResourceClaimTemplate %s could not be made, it is tried again: %v", want.Name, err))
+			fmt.Sprintf("ResourceClaimTemplate %s could not be created, which is tried again: %v", want.Name, err))
 		return 0, fmt.Errorf("make ResourceClaimTemplate %s for a pod that waits for it: %w", ref, err)
 	}
 	klog.FromContext(ctx).V(2).Info("Made a ResourceClaimTemplate", "template", ref)
@@ -259,8 +259,8 @@ func (r *reconciler) judge(ctx context.Context, there, want *resourceapi.Resourc
 		return 0, nil
 	default:
 		r.tell(pods, v1alpha1.ReasonClaimTemplateNotOurs,
-			fmt.Sprintf("ResourceClaimTemplate %s was made by somebody else and is not what the pod asks for; the pod's "+
-				"claim is made of it all the same. Delete the template, then the pod.", there.Name))
+			fmt.Sprintf("ResourceClaimTemplate %s was made by somebody else and is not what the pod asks for, but the pod's "+
+				"claim comes from it. Delete the template, then the pod.", there.Name))
 		return recheckForeign, nil
 	}
 }

@@ -71,7 +71,7 @@ func TestPodsAreToldWhyTheyWait(t *testing.T) {
 		"a name of another version": {"gpushare.tflops.main.3", nil, `Warning GPUClaimTemplateUnknown The pod's claim ` +
 			`cannot be made: template name "gpushare.tflops.main.3"`},
 		"the API server says no": {three, errors.New("quota exceeded"), "Warning GPUClaimTemplateNotMade " +
-			"ResourceClaimTemplate gpushare.mem.main.3 could not be made, it is tried again: quota exceeded"},
+			"ResourceClaimTemplate gpushare.mem.main.3 could not be created, which is tried again: quota exceeded"},
 		"a template that is not ours": {"gpushare-of-a-user", nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -139,8 +139,8 @@ func (r *reconciler) tellConflict(node *metav1.ObjectMeta, want map[string]strin
 		remove = append(remove, key+"-")
 	}
 	r.Events.Warn(report.Node(node.Name, node.UID), v1alpha1.ReasonLabelsNotOurs, fmt.Sprintf(
-		"The labels are left as somebody else wrote them: %s (%v). To have them written from the GPUs: kubectl label node "+
-			"%s %s",
+		"Somebody else wrote these labels, and the controller does not change them: %s (%v). To let it: kubectl label "+
+			"node %s %s",
 		strings.Join(differences(node.Labels, want), ", "), conflict, node.Name, strings.Join(remove, " ")))
 }
 

@@ -205,7 +205,8 @@ const mostNamed = 5
 
 func (r *reconciler) tellPending(node *cache.Node, pending []string) {
 	r.Events.Warn(report.Node(node.Name, node.UID), v1alpha1.ReasonAmountsNotShown, fmt.Sprintf(
-		"The node's GPU amounts are not shown while pods wait that would be scheduled by them and run without a GPU: %s. "+
-			"They are older than the policy that converts such pods: delete them and create them again",
+		"The node shows no GPU amounts while these pods wait, as a scheduler would place them by the amounts, and they "+
+			"would run without a GPU: %s. They are older than the policy that converts such pods: delete them and create "+
+			"them again",
 		text.List(pending, mostNamed)))
 }

@@ -235,8 +235,8 @@ func TestChangesAreTold(t *testing.T) {
 			"has 15Gi (node n1, NVIDIA-A10)")
 		apitest.Delete[*resourceapi.DeviceClass](s, s.client, "", "share.gpu.aliyun.com")
 		time.Sleep(time.Minute)
-		s.told("without the class", warning+"request gpu: DeviceClass share.gpu.aliyun.com does not exist; there are GPUs "+
-			"in the mode share")
+		s.told("without the class", warning+"request gpu: DeviceClass share.gpu.aliyun.com does not exist (kubectl get "+
+			"deviceclasses lists those that do); there are GPUs in the mode share")
 		apitest.Delete[*corev1.Pod](s, s.client, "ns", "p")
 		time.Sleep(time.Hour)
 		s.told("when the pod is gone")
@@ -286,7 +286,7 @@ func TestPodsAsOnACKAreToldInItsWords(t *testing.T) {
 			"share.gpu.aliyun.com; there are GPUs in the mode topology. On ACK: node(s) owns gpu resources are not matched " +
 			"that pod requests"},
 		"too many GPUs": {gpus(2), mode.Topology, never + "request gpu: 2 GPUs of class single.topology.gpu.aliyun.com " +
-			"asked for; the node with the most that match has 1 (node n1). On ACK: not enough gpus with topology on the node"},
+			"asked for; no node has more than 1 that match (node n1). On ACK: not enough gpus with topology on the node"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(s *site) {
@@ -317,6 +317,26 @@ func TestPodsThatAskForAShareAndAWholeGPUAreTold(t *testing.T) {
 	})
 }
 
+// A share that has to be all of a GPU, and is not: the selector that says so is the driver's, not the pod's author's.
+func TestPodsThatAskForAllOfAGPUAreTold(t *testing.T) {
+	run(t, func(s *site) {
+		whole := pod(refused)
+		whole.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpushare",
+			ResourceClaimTemplateName: ptr.To("gpushare.mem-whole.main.3")}}
+		whole.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpushare",
+			ResourceClaimName: ptr.To("c")}}
+		c := claim("3Gi")
+		c.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+			Expression: `device.attributes["gpu.aliyun.com"].memoryMiB == 3072`}}}
+		s.create(c, whole)
+		time.Sleep(time.Minute)
+		s.told("after a while", warning+never+`request gpu: no GPU matches the selector `+
+			`device.attributes["gpu.aliyun.com"].memoryMiB == 3072; class share.gpu.aliyun.com has 1 GPU, with `+
+			`memoryMiB 23028. By its label ack.gpushare.placement=require-whole-device, the pod asks for a GPU that has `+
+			`exactly its amounts: write those of a whole GPU, or remove the label`)
+	})
+}
+
 // asking is a pod without claims whose container asks for resources, as most published
 // manifests do.
 func asking(said string, resources ...string) *corev1.Pod {
@@ -344,7 +364,7 @@ func TestPodsWithoutClaimsAreTold(t *testing.T) {
 		"whole GPUs, of which all are taken": {asking(refused, "nvidia.com/gpu=1"), mode.Exclusive, gpu + "the GPUs that " +
 			"match are all taken or too full: 1 GPU on node n1. Nearest: node n1 (" + gpu + "taken: gpu-0)"},
 		"more than any node has": {asking(refused, "nvidia.com/gpu=9"), mode.Exclusive, gpu +
-			"9 GPUs of class exclusive.gpu.aliyun.com asked for; the node with the most that match has 1 (node n1)"},
+			"9 GPUs of class exclusive.gpu.aliyun.com asked for; no node has more than 1 that match (node n1)"},
 		"whole GPUs, and none is": {asking(refused, "nvidia.com/gpu=1"), mode.Share, gpu + "no node offers " +
 			"GPUs of class exclusive.gpu.aliyun.com; there are GPUs in the mode share"},
 		"a class by its resource": {asking(refused, "deviceclass.resource.kubernetes.io/share.gpu.aliyun.com=1"),
@@ -352,9 +372,9 @@ func TestPodsWithoutClaimsAreTold(t *testing.T) {
 				"offers GPUs of class share.gpu.aliyun.com; there are GPUs in the mode exclusive"},
 		"HAMi": {asking("0/1 nodes are available: 1 Insufficient nvidia.com/gpumem.", "nvidia.com/gpu=1",
 			"nvidia.com/gpumem=3000"), mode.Exclusive,
-			"container main asks for nvidia.com/gpu, nvidia.com/gpumem, which is not served here. Write, as its limits, " +
-				"aliyun.com/gpu-mem: 3 (GiB) instead. docs/legacy.md has all that is understood. the option other-manifests " +
-				"converts what container main asks for by nvidia.com/gpumem, when the API server creates the pod: " +
+			"container main asks for nvidia.com/gpu, nvidia.com/gpumem, which no node serves. Write these limits instead: " +
+				"aliyun.com/gpu-mem: 3 (GiB). docs/legacy.md lists the requests that are served. With the option " +
+				"other-manifests, the API server converts nvidia.com/gpumem of container main when it creates the pod: " +
 				"docs/other-manifests.md"},
 		"NVIDIA's labels": {selecting, mode.Exclusive, gpu + "the GPUs that match are on nodes that the pod's " +
 			"nodeSelector, its affinity or its other claims exclude: n1." +

@@ -119,8 +119,8 @@ func TestWhoIsNotTold(t *testing.T) {
 
 // A scheduler that does not run says nothing of the pods that name it, and no other one looks at them.
 func TestPodsOfASchedulerThatSaysNothing(t *testing.T) {
-	const unseen = warning + "the scheduler volcano, which the pod names, has said nothing of it: if it does not run " +
-		"here, create the pod without schedulerName"
+	const unseen = warning + "the scheduler volcano, which the pod names, has not reported on it: if it does not run, " +
+		"create the pod without schedulerName"
 	for name, test := range map[string]struct {
 		change func(p *corev1.Pod)
 		want   []string
@@ -129,9 +129,9 @@ func TestPodsOfASchedulerThatSaysNothing(t *testing.T) {
 			[]string{unseen}},
 		"as for Volcano": {func(p *corev1.Pod) {
 			p.Spec.Containers = asking("", "volcano.sh/vgpu-memory=1024").Spec.Containers
-		}, []string{unseen + ". container main asks for volcano.sh/vgpu-memory, which is not served here. Write, " +
-			"as its limits, aliyun.com/gpu-mem: 1 (GiB) instead. docs/legacy.md has all that is understood. the option " +
-			"other-manifests converts what container main asks for by volcano.sh/vgpu-memory, when the API server creates " +
+		}, []string{unseen + ". container main asks for volcano.sh/vgpu-memory, which no node serves. Write " +
+			"these limits instead: aliyun.com/gpu-mem: 1 (GiB). docs/legacy.md lists the requests that are served. With " +
+			"the option other-manifests, the API server converts volcano.sh/vgpu-memory of container main when it creates " +
 			"the pod: docs/other-manifests.md"}},
 		"in a gang of Volcano's": {func(p *corev1.Pod) {
 			p.Labels = map[string]string{v1alpha1.LabelLegacy: "true"}
@@ -204,12 +204,12 @@ func TestSelectorThatFailsOnAClosedNodeIsNotToBlame(t *testing.T) {
 				time.Sleep(time.Minute)
 				const selector = `request gpu: %s selector device.attributes["gpu.aliyun.com"].cards == 1`
 				fails := warning + fmt.Sprintf(selector, "the") + " cannot be evaluated for device gpu-0-share of node n1 " +
-					"(no such key: cards), and that keeps the pod from every node"
+					"(no such key: cards), so no node can take the pod"
 				s.told("while the node takes pods", fails)
 				s.changeNode(func(spec *corev1.NodeSpec) { closes(spec, true) })
 				time.Sleep(time.Minute)
 				s.told("when it takes none", warning+never+fmt.Sprintf(selector, "no GPU matches the")+
-					"; of class share.gpu.aliyun.com there are 1 GPU")
+					"; class share.gpu.aliyun.com has 1 GPU")
 				s.changeNode(func(spec *corev1.NodeSpec) { closes(spec, false) })
 				time.Sleep(time.Minute)
 				s.told("when it takes some again", fails)

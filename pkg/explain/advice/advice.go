@@ -35,7 +35,7 @@ type Cluster struct {
 const listMost = 3
 
 // seeAlso is where it is all told.
-const seeAlso = "docs/legacy.md has all that is understood"
+const seeAlso = "docs/legacy.md lists the requests that are served"
 
 // Of says what to write instead of what a waiting pod says, a sentence for each of its
 // containers and labels; nothing where the pod says nothing of the kind.
@@ -94,8 +94,8 @@ func SilentScheduler(pod *corev1.Pod) string {
 
 // OfSilence says what to do about a SilentScheduler, to follow an article.
 func OfSilence(scheduler string) string {
-	return "scheduler " + scheduler + ", which the pod names, has said nothing of it: if it does not run here, " +
-		"create the pod without schedulerName"
+	return "scheduler " + scheduler + ", which the pod names, has not reported on it: if it does not run, create the pod " +
+		"without schedulerName"
 }
 
 // forContainer is what one container is to ask for instead, and whether it asks for
@@ -129,12 +129,13 @@ func forContainer(container *corev1.Container, c Cluster) (text string, again bo
 	if len(foreign) == 0 {
 		return "", again
 	}
-	why := "which is not served here. Write, as its limits,"
+	why := "which no node serves. Write these limits instead:"
 	ofMIG := func(name string) bool { return strings.HasPrefix(name, v1alpha1.MIGResourcePrefix) }
 	if slices.ContainsFunc(foreign, ofMIG) {
-		why = "and no node offers a MIG instance of that profile. Have a GPU cut so (docs/mig.md), or write, as its limits,"
+		why = "and no node offers a MIG instance of that profile. Have a GPU cut into such instances (docs/mig.md), or " +
+			"write these limits instead:"
 	}
-	return fmt.Sprintf("container %s asks for %s, %s %s instead", container.Name, strings.Join(foreign, ", "), why,
+	return fmt.Sprintf("container %s asks for %s, %s %s", container.Name, strings.Join(foreign, ", "), why,
 		a.written()), again
 }
 

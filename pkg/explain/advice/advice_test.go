@@ -53,19 +53,18 @@ func cluster(served, labels []string) advice.Cluster {
 
 func TestOf(t *testing.T) {
 	const (
-		see    = ". docs/legacy.md has all that is understood"
-		giB    = " (GiB) instead" + see
-		anyGiB = " (GiB, GIB being the memory that it is to have) instead" + see
+		see    = ". docs/legacy.md lists the requests that are served"
+		giB    = " (GiB)" + see
+		anyGiB = " (GiB, GIB being the memory that it is to have)" + see
 		again  = "the pod was created before the policies that convert what it asks for, or past them: delete it and " +
 			"create it again"
 	)
 	not := func(resources string) string {
-		return "container main asks for " + resources + ", which is not served here. Write, as its limits, "
+		return "container main asks for " + resources + ", which no node serves. Write these limits instead: "
 	}
 	notCut := func(resource string) string {
 		return "container main asks for " + resource + ", and no node offers a MIG instance of that profile. " +
-			"Have a GPU cut " +
-			"so (docs/mig.md), or write, as its limits, "
+			"Have a GPU cut into such instances (docs/mig.md), or write these limits instead: "
 	}
 	for name, test := range map[string]struct {
 		pod            *corev1.Pod
@@ -86,7 +85,7 @@ func TestOf(t *testing.T) {
 		"HAMi: of two GPUs": {asking("nvidia.com/gpu=2", "nvidia.com/gpumem=4096", "nvidia.com/gpucores=50"),
 			[]string{"nvidia.com/gpu"}, nil, not("nvidia.com/gpu, nvidia.com/gpucores, nvidia.com/gpumem") +
 				`aliyun.com/gpu-mem: 8 and aliyun.com/gpu-core.percentage: 100 (GiB; of 2 GPUs together, with the pod's label ` +
-				`aliyun.com/gpu-count: "2") instead` + see},
+				`aliyun.com/gpu-count: "2")` + see},
 		"HAMi: percent of memory": {asking("nvidia.com/gpu=1", "nvidia.com/gpumem-percentage=50"),
 			[]string{"nvidia.com/gpu"}, nil, not("nvidia.com/gpu, nvidia.com/gpumem-percentage") + "aliyun.com/gpu-mem: GIB" +
 				anyGiB},
@@ -94,6 +93,13 @@ func TestOf(t *testing.T) {
 			"aliyun.com/gpu-mem: GIB and aliyun.com/gpu-core.percentage: 100" + anyGiB},
 		"ACK: a name too short": {asking("aliyun.com/gpu-core=20"), nil, nil, not("aliyun.com/gpu-core") +
 			"aliyun.com/gpu-mem: GIB and aliyun.com/gpu-core.percentage: 20" + anyGiB},
+		"ACK: memory misspelt": {asking("aliyun.com/gpumem=3"), nil, nil, not("aliyun.com/gpumem") + "aliyun.com/gpu-mem: 3" +
+			giB},
+		"ACK: memory and percent misspelt": {asking("aliyun.com/gpu_memory=3", "aliyun.com/gpu-core-percentage=20"), nil, nil,
+			not("aliyun.com/gpu-core-percentage, aliyun.com/gpu_memory") +
+				"aliyun.com/gpu-mem: 3 and aliyun.com/gpu-core.percentage: 20" + giB},
+		"ACK: GPUs misspelt":       {asking("aliyun.com/gpus=2"), nil, nil, not("aliyun.com/gpus") + "nvidia.com/gpu: 2" + see},
+		"ACK: another resource":    {asking("aliyun.com/eni=1"), nil, nil, ""},
 		"ACK: before the policies": {asking("aliyun.com/gpu-mem=3"), nil, nil, again},
 		"ACK: percent, before them": {asking("aliyun.com/gpu-mem=3", "aliyun.com/gpu-core.percentage=20"), nil, nil,
 			again},
@@ -110,9 +116,9 @@ func TestOf(t *testing.T) {
 		"nos: a slice": {asking("nvidia.com/gpu-10gb=1"), nil, nil, not("nvidia.com/gpu-10gb") + "aliyun.com/gpu-mem: 10" +
 			giB},
 		"a model's name": {asking("nvidia.com/gpu-a100=2"), nil, nil, not("nvidia.com/gpu-a100") +
-			"nvidia.com/gpu: 2 instead" + see},
+			"nvidia.com/gpu: 2" + see},
 		"Kubernetes' first name": {asking("alpha.kubernetes.io/nvidia-gpu=1"), nil, nil,
-			not("alpha.kubernetes.io/nvidia-gpu") + "nvidia.com/gpu: 1 instead" + see},
+			not("alpha.kubernetes.io/nvidia-gpu") + "nvidia.com/gpu: 1" + see},
 		"Volcano": {asking("volcano.sh/vgpu-number=1", "volcano.sh/vgpu-memory=10240",
 			"volcano.sh/vgpu-cores=50"), nil, nil, not("volcano.sh/vgpu-cores, volcano.sh/vgpu-memory, volcano.sh/vgpu-number") +
 			"aliyun.com/gpu-mem: 10 and aliyun.com/gpu-core.percentage: 50" + giB},
@@ -123,7 +129,7 @@ func TestOf(t *testing.T) {
 			not("koordinator.sh/gpu-core, koordinator.sh/gpu-memory") + "aliyun.com/gpu-mem: 8 and " +
 				"aliyun.com/gpu-core.percentage: 50" + giB},
 		"Koordinator: two whole": {asking("koordinator.sh/gpu=200"), nil, nil, not("koordinator.sh/gpu") +
-			"nvidia.com/gpu: 2 instead" + see},
+			"nvidia.com/gpu: 2" + see},
 		"gpu-manager": {asking("tencent.com/vcuda-core=20", "tencent.com/vcuda-memory=10"), nil, nil,
 			not("tencent.com/vcuda-core, tencent.com/vcuda-memory") + "aliyun.com/gpu-mem: 3 and " +
 				"aliyun.com/gpu-core.percentage: 20" + giB},
@@ -200,7 +206,7 @@ func TestOptionNamesWhatThePolicyConverts(t *testing.T) {
 		name := found[1]
 		pod := asking(name + "=1")
 		pod.Annotations = map[string]string{"nvidia.com/use-gputype": "A100"}
-		if got := advice.Option(pod); !strings.Contains(got, "container main asks for by "+name+", when") {
+		if got := advice.Option(pod); !strings.Contains(got, "converts "+name+" of container main when") {
 			t.Errorf("%s: %q", name, got)
 		}
 		if got := advice.Option(asking(name + "=0")); got != "" {

@@ -35,8 +35,8 @@ func Option(pod *corev1.Pod) string {
 			for _, name := range slices.Sorted(maps.Keys(asked)) {
 				amount := asked[name]
 				if !amount.IsZero() && (converted.MatchString(string(name)) || name == wholeGPU && chosen) {
-					return fmt.Sprintf("the option other-manifests converts what container %s asks for by %s, when the API server "+
-						"creates the pod: docs/other-manifests.md", c.Name, name)
+					return fmt.Sprintf("With the option other-manifests, the API server converts %s of container %s when it creates "+
+						"the pod: docs/other-manifests.md", name, c.Name)
 				}
 			}
 		}

@@ -30,8 +30,10 @@ type rule struct {
 // rules are tried in their order, the first that matches holds. Sources are the
 // projects' documents and the manifests that people publish.
 var rules = []rule{
-	// Written for aliyun.com/gpu-core.percentage.
-	{regexp.MustCompile(`^aliyun\.com/gpu-(?:core|compute)$`), percentOfCompute},
+	// Names that are nearly ACK's.
+	{regexp.MustCompile(`^aliyun\.com/v?gpu.*mem`), func(a *ask, amount int64, _ []string) { memory(a, amount, 1) }},
+	{regexp.MustCompile(`^aliyun\.com/v?gpu.*(?:core|compute|percent)`), percentOfCompute},
+	{regexp.MustCompile(`^aliyun\.com/v?gpus?$`), whole},
 
 	// HAMi and its forerunner; MiB and percent of each GPU.
 	{regexp.MustCompile(`^nvidia\.com/gpumem$`), mebibytes},

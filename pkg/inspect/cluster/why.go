@@ -47,8 +47,11 @@ func (r Reader) fillPod(ctx context.Context, in *why.Input) (err error) {
 	if in.Pod.Status.Phase == corev1.PodRunning && in.HasGPUs() {
 		r.fillUse(ctx, in)
 	}
-	if in.Pod.Spec.NodeName == "" {
+	switch {
+	case in.Pod.Spec.NodeName == "":
 		return r.fillGroup(ctx, in)
+	case in.Pod.Status.Phase == corev1.PodPending:
+		in.NotPrepared = r.lastSaid(ctx, in.Pod, "FailedPrepareDynamicResources")
 	}
 	return nil
 }
@@ -243,15 +246,24 @@ func (r Reader) notMade(ctx context.Context, pod *corev1.Pod, asked *corev1.PodR
 		return "the ResourceClaimTemplate " + template + " does not exist"
 	}
 	text := "the claim of template " + template + " is not made yet"
+	if said := r.lastSaid(ctx, pod, "FailedResourceClaimCreation"); said != "" {
+		text += ": " + said
+	}
+	return text
+}
+
+// lastSaid is the message of a pod's last Event of a reason, on one line; empty where there is none, or it cannot be
+// read.
+func (r Reader) lastSaid(ctx context.Context, pod *corev1.Pod, reason string) string {
 	events, err := r.Client.CoreV1().Events(pod.Namespace).List(ctx, metav1.ListOptions{FieldSelector: fields.Set{
-		"involvedObject.name": pod.Name, "involvedObject.kind": "Pod", "reason": "FailedResourceClaimCreation",
+		"involvedObject.name": pod.Name, "involvedObject.kind": "Pod", "reason": reason,
 	}.String()})
 	if err != nil || len(events.Items) == 0 {
-		return text
+		return ""
 	}
 	last := slices.MaxFunc(events.Items, func(a, b corev1.Event) int {
 		return a.LastTimestamp.Compare(
 			b.LastTimestamp.Time)
 	})
-	return text + ": " + strings.Join(strings.Fields(last.Message), " ")
+	return strings.Join(strings.Fields(last.Message), " ")
 }

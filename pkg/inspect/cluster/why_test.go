@@ -39,6 +39,21 @@ func podWith(made bool) *corev1.Pod {
 	return pod
 }
 
+// The kubelet's last words of a pod that cannot start are read; those of one that runs are old.
+func TestReadsWhyAPodIsNotPrepared(t *testing.T) {
+	refused := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "e"},
+		Reason: "FailedPrepareDynamicResources", Message: "decode GpuConfig:\nunknown field"}
+	for phase, want := range map[corev1.PodPhase]string{
+		corev1.PodPending: "decode GpuConfig: unknown field", corev1.PodRunning: ""} {
+		pod := podWith(true)
+		pod.Spec.NodeName, pod.Status.Phase = "n1", phase
+		client := fake.NewClientset(append(objects(), pod, claim("team-a", "p-templated"), refused)...)
+		in, err := cluster.Reader{Client: client, Namespace: "team-a"}.PodAndCluster(t.Context(), "p")
+		expect.NoError(t, err)
+		expect.Equal(t, want, in.NotPrepared, "of a pod that is %s", phase)
+	}
+}
+
 func TestReadsPodAndItsClaims(t *testing.T) {
 	template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "t"}}
 	refused := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "e"},

@@ -19,7 +19,7 @@ import (
 // Plan places pods of docs/other-manifests.md as the policies of the option convert them. If no API server has
 // converted them, plan names the option.
 func TestManifestsOfOtherProjects(t *testing.T) {
-	const option = "the option other-manifests converts what container main asks for by "
+	const option = "With the option other-manifests, the API server converts "
 	for limits, test := range map[string]struct{ annotation, name string }{
 		"nvidia.com/gpu: 1, nvidia.com/gpumem: 3000":          {"", "nvidia.com/gpumem"},
 		"nvidia.com/gpu: 1, nvidia.com/gpumem-percentage: 50": {"", "nvidia.com/gpumem-percentage"},
@@ -41,8 +41,8 @@ func TestManifestsOfOtherProjects(t *testing.T) {
 			s.read(t, manifest)
 			made := s.plan(t)
 			expect.Equal(t, 1, made.Waits, "pods that wait without a server")
-			expect.Says(t, printed(t, made), option+test.name+", when the API server creates the pod: docs/other-manifests.md. "+
-				"Only a dry run tells how")
+			expect.Says(t, printed(t, made), option+test.name+" of container main when it creates the pod: "+
+				"docs/other-manifests.md. Only a dry run tells how")
 		})
 	}
 	// The server has the option.
@@ -57,7 +57,7 @@ func TestManifestsOfOtherProjects(t *testing.T) {
 	s.node("n1", 1, mode.CGPU, allocatable(map[corev1.ResourceName]string{"cpu": "3", "pods": "9"}))
 	s.admitted(t, workload("Deployment", 1, "nvidia.com/gpumem: 3000"), unchanged)
 	expect.Says(t, printed(t, s.plan(t)), "no node takes it", "nvidia.com/gpumem: asked 3k, free 0",
-		"would help: container main asks for nvidia.com/gpumem, which is not served here", "would help: "+option)
+		"would help: container main asks for nvidia.com/gpumem, which no node serves", "would help: "+option)
 	s = newSite(t)
 	s.node("n1", 1, mode.CGPU, allocatable(map[corev1.ResourceName]string{"nvidia.com/gpumem": "16k", "pods": "9"}))
 	s.read(t, workload("Deployment", 1, "nvidia.com/gpumem: 3000", `, gpu.aliyun.com/legacy: "false"`))

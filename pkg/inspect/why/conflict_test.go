@@ -29,7 +29,7 @@ func TestGPUThatTwoClaimsHave(t *testing.T) {
 		want, not []string
 	}{
 		"not known to the node yet": {nil, 3, []string{
-			"gpu-0, gpu-0-share cannot be had together, and claims have them: the scheduler gives no GPU of the node away",
+			"gpu-0, gpu-0-share exclude each other, but claims have them: the scheduler allocates no GPU of the node",
 			"- gpu-0 or gpu-0-share of node n1 given back; held by pod team-a/one (7Gi), pod team-a/two"},
 			[]string{"asking for less", "each request would fit"}},
 		"closed, and no other GPU is there": {map[string]bool{"gpu-0": true, "gpu-0-share": true}, 1, []string{

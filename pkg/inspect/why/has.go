@@ -55,6 +55,11 @@ func (a *Answer) onNode(in Input, what string) {
 	switch {
 	case pod.DeletionTimestamp != nil:
 		state = "is being deleted"
+	case slices.ContainsFunc(in.PodClaims, unallocated):
+		a.Headline = fmt.Sprintf("%s cannot start on node %s: its claims are not allocated. The scheduler allocates them, and "+
+			"does not look at a pod whose nodeName is set", what, pod.Spec.NodeName)
+		a.Help = append(a.Help, "the nodeSelector kubernetes.io/hostname: "+pod.Spec.NodeName+" instead of nodeName")
+		return
 	case pod.Status.Phase == corev1.PodPending:
 		state = "is about to start" + notStarted(pod)
 	}
@@ -62,10 +67,15 @@ func (a *Answer) onNode(in Input, what string) {
 	if len(a.Has) == 0 {
 		a.Headline += ", and has no GPUs of this driver by a claim"
 	}
+	if in.NotPrepared != "" {
+		a.Said = append(a.Said, "The kubelet says: "+text.Bound(in.NotPrepared, messageMost))
+	}
 	for _, missing := range in.Missing {
 		a.Notes = append(a.Notes, "Of its claims, "+missing+".")
 	}
 }
+
+func unallocated(claim *resourceapi.ResourceClaim) bool { return claim.Status.Allocation == nil }
 
 // notStarted says why containers have not started.
 func notStarted(pod *corev1.Pod) string {

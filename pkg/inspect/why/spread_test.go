@@ -43,7 +43,7 @@ func ofOneGPU(memory string) *resourceapi.ResourceClaim {
 
 // What a node holds back to spread shares it lets go for who waits: so nobody is told to ask for less.
 func TestSharesThatAreHeldBack(t *testing.T) {
-	const moment = "- a moment: node n2 lets shares go that it holds back"
+	const moment = "- a moment: node n2 spreads shares, and offers more"
 	const soon, never = "held back for a moment, as shares are spread", "each request would fit, all at once do not"
 	checkAnswers(t, spread, map[string]situation{
 		"two shares of one GPU": {func(in *why.Input) { waiting(in, ofOneGPU("2Gi")) },

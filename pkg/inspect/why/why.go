@@ -51,6 +51,9 @@ type Input struct {
 	// one why it is not.
 	PodClaims []*resourceapi.ResourceClaim
 	Missing   []string
+	// NotPrepared is why the kubelet could not prepare the claims of a pod that does not run yet; empty where it said
+	// nothing.
+	NotPrepared string
 	// Group is that of a pod that waits; nil where it is of none, or that could not be read.
 	Group *Group
 	// OthersUnknown says that claims of other namespaces could not be read.
@@ -105,7 +108,7 @@ type Answer struct {
 	Nodes []Node `json:"nodes,omitempty"`
 	More  int    `json:"moreNodes,omitempty"`
 	GPUs  int    `json:"gpus,omitempty"`
-	// Help are ways out, Said what others said: the scheduler.
+	// Help are ways out, Said what others said: the scheduler, the kubelet.
 	Help []string `json:"help,omitempty"`
 	Said []string `json:"said,omitempty"`
 	// Has are the devices that it has.

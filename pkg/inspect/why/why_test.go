@@ -227,7 +227,7 @@ func TestAnswers(t *testing.T) {
 		"a scheduler that says nothing": {func(in *why.Input) {
 			waiting(in, share("8Gi"))
 			in.Pod.Spec.SchedulerName, in.Pod.Status.Conditions = "volcano", nil
-		}, []string{"The scheduler volcano, which the pod names, has said nothing of it"}, nil},
+		}, []string{"The scheduler volcano, which the pod names, has not reported on it"}, nil},
 		"a scheduler that says something": {func(in *why.Input) {
 			waiting(in, share("8Gi"))
 			in.Pod.Spec.SchedulerName = "volcano"
@@ -251,6 +251,24 @@ func TestAnswers(t *testing.T) {
 			waiting(in, share("8Gi"))
 			in.Claim, in.Pod.Spec.NodeName = in.PodClaims[0], "n2"
 		}, []string{"Claim team-a/c is not allocated, though pod train, which uses it, is on node n2"}, []string{"runs"}},
+		"a pod that names its node": {func(in *why.Input) {
+			waiting(in, share("8Gi"))
+			in.Pod.Spec.NodeName, in.Pod.Status.Phase = "n2", corev1.PodPending
+		}, []string{"Pod team-a/train cannot start on node n2: its claims are not allocated. The scheduler allocates them",
+			"What would help:\n- the nodeSelector kubernetes.io/hostname: n2 instead of nodeName"}, []string{"about to start"}},
+		"a pod whose claim the driver refuses": {func(in *why.Input) {
+			in.PodClaims = []*resourceapi.ResourceClaim{hold(in, "team-b", "big", "n2", "gpu-0-share", "17Gi")}
+			in.Pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-b", Name: "big"}}
+			in.Pod.Spec.NodeName, in.Pod.Status.Phase = "n2", corev1.PodPending
+			in.NotPrepared = `GpuConfig: env is "none"`
+		}, []string{"is about to start", `The kubelet says: GpuConfig: env is "none"`}, nil},
+		"a capacity that GPUs do not have": {func(in *why.Input) {
+			claim := share("8Gi")
+			claim.Spec.Devices.Requests[0].Exactly.Capacity.Requests = map[resourceapi.QualifiedName]resource.Quantity{
+				"mem": resource.MustParse("8Gi")}
+			waiting(in, claim)
+		}, []string{"have the capacities cores, memory, slots",
+			"- asking for a capacity that its GPUs have: cores, memory, slots"}, []string{"asking for less"}},
 		"a claim with its pod": {func(in *why.Input) {
 			waiting(in, share("40Gi"))
 			in.Claim = in.PodClaims[0]
@@ -304,7 +322,7 @@ func TestNodesThatLackLeastAreShown(t *testing.T) {
 			"- room on 2 of gpu-0-share, gpu-1-share, gpu-2-share and 1 more of node m01: gpu-0-share lacks 3Gi of " +
 				"memory; held by pod team-b/m01-0 (17Gi)"}, nil},
 		"more than the node has": {mode.Exclusive, "exclusive.gpu.aliyun.com", "", []int{2}, 5, "", []string{
-			"5 GPUs of class exclusive.gpu.aliyun.com asked for; the node with the most that match has 4",
+			"5 GPUs of class exclusive.gpu.aliyun.com asked for; no node has more than 4",
 			"asked 5 GPUs, 2 free; taken: gpu-0, gpu-1", "- asking for fewer at once, or a node with more such GPUs"},
 			[]string{"given back"}},
 		"more than match": {mode.Share, "share.gpu.aliyun.com", "17Gi", []int{2}, 3,

@@ -93,15 +93,15 @@ func capital(s string) string {
 
 // advice says for each kind what it means, or what to do.
 var advice = map[Kind]string{
-	OverShare: "The other users of the GPU lack what it holds beyond its share: have the program hold less, request " +
+	OverShare: "The GPU's other users lack the memory that it holds beyond its share: let the program use less, request " +
 		"more memory, or give each container a claim of its own.",
 	ClientSlots: "When none is left, further programs of any share fail with \"too many clients\": have it start fewer " +
 		"processes, or give it a larger share or a whole GPU.",
-	NoGrant:   "It is to have a claim of its own, and privileged containers are to keep to theirs.",
+	NoGrant:   "Give it a claim of its own. A privileged container may use only the GPUs of its claim.",
 	BesideMPS: "It changed CUDA_MPS_PIPE_DIRECTORY, or started while the GPU's MPS daemon was down: start it again.",
 	PastLimit: "Its limit does not hold managed memory, nor what other processes share with it " +
 		"(docs/kernel-limits.md#unlimited-memory): have the program allocate on the device.",
 	GonePod: "What they hold stays allocated until they end. The kubelet hangs, or the kernel cannot end them: restart " +
 		"the node's kubelet, or else the node: docs/audit.md#pods-that-are-gone.",
-	NoPod: "What such processes hold is missing to the pods that were granted the GPU: see who starts them.",
+	NoPod: "Pods that were granted the GPU lack what these processes hold: find out who starts them.",
 }

@@ -67,12 +67,12 @@ func (l limits) tell(c *resourceapi.ResourceClaim, p prepare.Result) {
 	for _, pod := range cluster.PodsOf(c) {
 		if len(kept) > 0 {
 			l.events.Eventf(&pod, corev1.EventTypeWarning, v1alpha1.ReasonIsolationKept,
-				"Claim %s: the limits of requests %q hold, although CGPU_DISABLE or disableIsolation would switch them off: "+
-					"the cluster's administrators have kept that to themselves (LIMITS_LIFTED_BY=%s)", c.Name, kept, l.offBy)
+				"Claim %s: the limits of requests %q apply, although CGPU_DISABLE or disableIsolation would switch them off: "+
+					"only administrators may do that here (LIMITS_LIFTED_BY=%s)", c.Name, kept, l.offBy)
 		}
 		if len(off) > 0 {
 			l.events.Eventf(&pod, corev1.EventTypeNormal, v1alpha1.ReasonIsolationDisabled,
-				"Claim %s: the limits of requests %q are switched off, what was granted still counts", c.Name, off)
+				"Claim %s: the limits of requests %q are switched off; what was granted still counts", c.Name, off)
 		}
 		if len(p.Instances) > 0 {
 			l.events.Eventf(&pod, corev1.EventTypeNormal, v1alpha1.ReasonSeveralInstances,

@@ -296,7 +296,7 @@ func (a *agent) follow(ctx context.Context) error {
 		File:     filepath.Join(a.PluginDir, "otherdrivers.json"),
 		OnChange: a.noteHeld,
 		OnUnread: func(err error) {
-			a.events.Warn(v1alpha1.ReasonPodsUnread, "No GPUs are offered, or no others than before, until it is known which "+
+			a.events.Warn(v1alpha1.ReasonPodsUnread, "The node publishes no new GPUs until it is known which "+
 				"of them other DRA drivers publish: "+err.Error())
 		},
 		OnDamaged: func(err error) { a.events.Warn(v1alpha1.ReasonStateDamaged, err.Error()) },
@@ -356,6 +356,6 @@ func (a *agent) reader() cluster.Reader {
 
 // tellPodsUnread says on the node that its pods cannot be read.
 func (a *agent) tellPodsUnread(err error) {
-	a.events.Warn(v1alpha1.ReasonPodsUnread, "No GPUs are offered, or no others than before, until it is known which "+
-		"of the node's pods hold some without a claim: "+err.Error())
+	a.events.Warn(v1alpha1.ReasonPodsUnread, "The node publishes no new GPUs until it is known which of its pods "+
+		"hold some without a claim: "+err.Error())
 }

@@ -19,8 +19,8 @@ func (a *agent) watchSettings(ctx context.Context) {
 				a.events.Clear(v1alpha1.ReasonSettingsRefused)
 				continue
 			}
-			a.events.Warn(v1alpha1.ReasonSettingsRefused, "The ConfigMap gpu-kubelet-plugin has changed, and this program "+
-				"would not start with it: it goes on with the settings from before until these are right: "+err.Error())
+			a.events.Warn(v1alpha1.ReasonSettingsRefused, "The plugin refuses the changed ConfigMap gpu-kubelet-plugin, "+
+				"and keeps its earlier settings until the new ones are right: "+err.Error())
 		}
 	}
 }

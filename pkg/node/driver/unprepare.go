@@ -40,6 +40,6 @@ func (f unprepareFailures) tell(ctx context.Context, c kubeletplugin.NamespacedO
 	}
 	for _, object := range objects {
 		f.events.Eventf(&object, corev1.EventTypeWarning, v1alpha1.ReasonUnprepareFailed,
-			"What claim %s holds could not be taken back, which is tried again: %v", c.Name, err)
+			"The devices of claim %s could not be released, which is tried again: %v", c.Name, err)
 	}
 }

@@ -47,9 +47,9 @@ const mostListed = 6
 
 // Tell is the fault in a sentence, with clients by these names.
 func (f Fault) Tell(name func(Client) string) string {
-	whose, number := "of which neither MPS nor the kernel's log says whose it was", ""
+	whose, number := "which neither MPS nor the kernel's log names", ""
 	if f.Culprit != nil {
-		whose = "by the kernel's log that of " + name(*f.Culprit)
+		whose = "by the kernel's log " + name(*f.Culprit)
 	}
 	if f.XID != 0 {
 		number = fmt.Sprintf(" (XID %d)", f.XID)
@@ -65,6 +65,6 @@ func (f Fault) Tell(name func(Client) string) string {
 	} else if !f.Until.IsZero() {
 		again += ", at " + f.Until.UTC().Format(clock) + " at the latest"
 	}
-	return fmt.Sprintf("a fatal fault of one program%s, %s, has ended all under MPS on the GPU: %s; it takes programs %s",
+	return fmt.Sprintf("a fatal fault of one program%s, %s, has ended all programs under MPS on the GPU: %s; the GPU takes programs %s",
 		number, whose, text.List(lost, mostListed), again)
 }

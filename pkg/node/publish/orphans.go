@@ -72,8 +72,8 @@ func (s snapshot) withOrphans() (reserved held.Reserved, told event, err error) 
 		held = append(held, fmt.Sprintf("%s by %s (%s)", indices(s.machine, r), name, why))
 	}
 	if len(held) > 0 {
-		told.message = "These GPUs are in use though the claims that they were allocated to are gone or were allocated " +
-			"again; what is held is not offered until that ends: " + text.List(held, mostNamed)
+		told.message = "Processes use these GPUs although their claims are gone or were allocated again; the node does " +
+			"not offer what they hold until they end: " + text.List(held, mostNamed)
 	}
 	return reserved, told, nil
 }

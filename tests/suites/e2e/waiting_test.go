@@ -29,13 +29,13 @@ func TestPodsAreToldWhyTheyWait(t *testing.T) {
 		want      []string
 	}{
 		{"too-many", topoNode, harness.Linked("cards", 1, 16), []string{
-			"request cards: 16 GPUs of class single.topology.gpu.aliyun.com asked for; the node with the most that match has " +
-				"8 (node topo)",
+			"request cards: 16 GPUs of class single.topology.gpu.aliyun.com asked for; no node has more than 8 " +
+				"that match (node topo)",
 		}},
 		{"three-linked", topoNode, harness.Matching(harness.OfClass("topology"),
 			`device.attributes["gpu.aliyun.com"].gpuCount == 3`), []string{
-			`request gpu: no device matches the selector device.attributes["gpu.aliyun.com"].gpuCount == 3; of class ` +
-				`topology.gpu.aliyun.com there are `,
+			`request gpu: no device matches the selector device.attributes["gpu.aliyun.com"].gpuCount == 3; class ` +
+				`topology.gpu.aliyun.com has `,
 			"gpuCount 1, 2, 4, 8",
 		}},
 		{"too-large", "share", harness.Share("gpu", "200Gi"), []string{
@@ -45,7 +45,8 @@ func TestPodsAreToldWhyTheyWait(t *testing.T) {
 			"request gpu: no node offers GPUs of class " + noSuchMode + "; there are GPUs in the modes ",
 		}},
 		{"no-such-class", "share", harness.OfClass("share.no-such-model"), []string{
-			"request gpu: DeviceClass share.no-such-model.gpu.aliyun.com does not exist; there are GPUs in the modes ",
+			"request gpu: DeviceClass share.no-such-model.gpu.aliyun.com does not exist (kubectl get deviceclasses lists " +
+				"those that do); there are GPUs in the modes ",
 		}},
 		{"typo", "share", harness.Matching(harness.Share("gpu", "1Gi"),
 			`device.attributes["gpu.aliyun.com"].memoryMB > 1000`), []string{

@@ -53,13 +53,16 @@ func TimeSlices() []TimeSlice {
 	return []TimeSlice{TimeSliceDefault, TimeSliceShort, TimeSliceMedium, TimeSliceLong}
 }
 
+// useTimeSlice is what a message about another value advises.
+const useTimeSlice = "use Default, Short, Medium or Long"
+
 // ParseTimeSlice reads a time slice; empty is TimeSliceDefault.
 func ParseTimeSlice(s string) (TimeSlice, error) {
 	if s == "" {
 		return TimeSliceDefault, nil
 	}
 	if !slices.Contains(TimeSlices(), TimeSlice(s)) {
-		return "", fmt.Errorf("%q is no time slice: use one of %q", s, TimeSlices())
+		return "", fmt.Errorf("%q is no time slice: %s", s, useTimeSlice)
 	}
 	return TimeSlice(s), nil
 }
@@ -158,7 +161,7 @@ func Decode(raw []byte) (GpuConfig, error) {
 	var config GpuConfig
 	strict, err := json.UnmarshalStrict(bytes.TrimSpace(raw), &config)
 	if err = errors.Join(append(strict, err)...); err != nil {
-		return GpuConfig{}, fmt.Errorf("decode %s: %w", Kind, err)
+		return GpuConfig{}, fmt.Errorf("decode %s: %w (docs/reference.md#gpuconfig lists its fields)", Kind, err)
 	}
 	return config, config.Validate()
 }
@@ -176,7 +179,7 @@ func (c GpuConfig) Validate() error {
 	}
 	if c.TimeSlice != nil {
 		if _, err := ParseTimeSlice(string(*c.TimeSlice)); err != nil || *c.TimeSlice == "" {
-			return fmt.Errorf("%s: timeSlice is %q: use one of %q", Kind, *c.TimeSlice, TimeSlices())
+			return fmt.Errorf("%s: timeSlice is %q: %s", Kind, *c.TimeSlice, useTimeSlice)
 		}
 	}
 	if p := c.ThreadPercentage; p != nil && (*p < 1 || *p > 100) {

@@ -12,14 +12,14 @@ const header = `"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig"`
 
 func TestDecodeRejects(t *testing.T) {
 	for name, tc := range map[string]struct{ raw, want string }{
-		"unknown field":   {`{` + header + `,"isolationDisabled":true}`, `unknown field "isolationDisabled"`},
+		"unknown field":   {`{` + header + `,"isolationDisabled":true}`, `unknown field "isolationDisabled" (docs/reference.md#gpuconfig`},
 		"wrong case":      {`{` + header + `,"DisableIsolation":true}`, `unknown field "DisableIsolation"`},
 		"field twice":     {`{` + header + `,"env":"None","env":"None"}`, `duplicate field "env"`},
 		"wrong type":      {`{` + header + `,"disableIsolation":"yes"}`, "disableIsolation"},
 		"bad value":       {`{` + header + `,"env":"none"}`, `env is "none"`},
 		"no container":    {`{` + header + `,"container":""}`, "container is empty"},
 		"bad slice":       {`{` + header + `,"timeSlice":"short"}`, `timeSlice is "short"`},
-		"no slice":        {`{` + header + `,"timeSlice":""}`, `use one of ["Default" "Short" "Medium" "Long"]`},
+		"no slice":        {`{` + header + `,"timeSlice":""}`, "use Default, Short, Medium or Long"},
 		"unknown kind":    {`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"MigConfig"}`, `kind "MigConfig"`},
 		"unknown version": {`{"apiVersion":"gpu.aliyun.com/v2","kind":"GpuConfig"}`, `apiVersion "gpu.aliyun.com/v2"`},
 		"no header":       {`{"env":"None"}`, `apiVersion ""`},
