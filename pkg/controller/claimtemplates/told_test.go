@@ -69,7 +69,7 @@ func TestPodsAreToldWhyTheyWait(t *testing.T) {
 		want     string
 	}{
 		"a name of another version": {"gpushare.tflops.main.3", nil, `Warning GPUClaimTemplateUnknown The pod's claim ` +
-			`cannot be made: template name "gpushare.tflops.main.3"`},
+			`cannot be created: template name "gpushare.tflops.main.3"`},
 		"the API server says no": {three, errors.New("quota exceeded"), "Warning GPUClaimTemplateNotMade " +
 			"ResourceClaimTemplate gpushare.mem.main.3 could not be created, which is tried again: quota exceeded"},
 		"a template that is not ours": {"gpushare-of-a-user", nil, ""},

@@ -326,6 +326,8 @@ func TestPodsThatAskForAllOfAGPUAreTold(t *testing.T) {
 		whole.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpushare",
 			ResourceClaimName: ptr.To("c")}}
 		c := claim("3Gi")
+		c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: whole.Name, UID: whole.UID,
+			Controller: ptr.To(true)}}
 		c.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
 			Expression: `device.attributes["gpu.aliyun.com"].memoryMiB == 3072`}}}
 		s.create(c, whole)
