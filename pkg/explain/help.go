@@ -4,6 +4,7 @@ package explain
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -63,6 +64,19 @@ func Help(n scheduling.NodeRoom, heldBy func(devices []string) string) string {
 	default:
 		return "asking for less at once"
 	}
+}
+
+// capacitiesOf lists the names of all capacities that matching devices have.
+func capacitiesOf(all []scheduling.Found) []string {
+	names := map[string]bool{}
+	for _, f := range all {
+		for _, i := range f.Matching {
+			for name := range f.Devices[i].Capacity {
+				names[string(name)] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
 }
 
 // largerThan says what would help a request that no GPU of a node is large enough for.

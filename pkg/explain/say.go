@@ -215,19 +215,6 @@ func saySmall(r scheduling.Request, all []scheduling.Found) string {
 		noun(1, all, matching))
 }
 
-// capacitiesOf lists the names of all capacities that matching devices have.
-func capacitiesOf(all []scheduling.Found) []string {
-	names := map[string]bool{}
-	for _, f := range all {
-		for _, i := range f.Matching {
-			for name := range f.Devices[i].Capacity {
-				names[string(name)] = true
-			}
-		}
-	}
-	return slices.Sorted(maps.Keys(names))
-}
-
 type largest struct {
 	amount            resource.Quantity
 	node, model, mode string

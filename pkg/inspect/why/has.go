@@ -56,8 +56,8 @@ func (a *Answer) onNode(in Input, what string) {
 	case pod.DeletionTimestamp != nil:
 		state = "is being deleted"
 	case slices.ContainsFunc(in.PodClaims, unallocated):
-		a.Headline = fmt.Sprintf("%s cannot start on node %s: its claims are not allocated. The scheduler allocates them, and "+
-			"does not look at a pod whose nodeName is set", what, pod.Spec.NodeName)
+		a.Headline = fmt.Sprintf("%s cannot start on node %s: its claims are not allocated. The scheduler allocates them, "+
+			"and does not look at a pod whose nodeName is set", what, pod.Spec.NodeName)
 		a.Help = append(a.Help, "the nodeSelector kubernetes.io/hostname: "+pod.Spec.NodeName+" instead of nodeName")
 		return
 	case pod.Status.Phase == corev1.PodPending:

@@ -189,3 +189,19 @@ func TestClaimThatNoContainerUses(t *testing.T) {
 		})
 	}
 }
+
+func TestPodThatCannotStart(t *testing.T) {
+	checkAnswers(t, stage, map[string]situation{
+		"a pod that names its node": {func(in *why.Input) {
+			waiting(in, asking("team-a", "c", "share.gpu.aliyun.com", "8Gi"))
+			in.Pod.Spec.NodeName, in.Pod.Status.Phase = "n2", corev1.PodPending
+		}, []string{"Pod team-a/train cannot start on node n2: its claims are not allocated. The scheduler allocates them",
+			"What would help:\n- the nodeSelector kubernetes.io/hostname: n2 instead of nodeName"}, []string{"about to start"}},
+		"a pod whose claim the driver refuses": {func(in *why.Input) {
+			in.PodClaims = []*resourceapi.ResourceClaim{hold(in, "team-b", "big", "n2", "gpu-0-share", "17Gi")}
+			in.Pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-b", Name: "big"}}
+			in.Pod.Spec.NodeName, in.Pod.Status.Phase = "n2", corev1.PodPending
+			in.NotPrepared = `GpuConfig: env is "none"`
+		}, []string{"is about to start", `The kubelet says: GpuConfig: env is "none"`}, nil},
+	})
+}

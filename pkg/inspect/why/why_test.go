@@ -251,17 +251,6 @@ func TestAnswers(t *testing.T) {
 			waiting(in, share("8Gi"))
 			in.Claim, in.Pod.Spec.NodeName = in.PodClaims[0], "n2"
 		}, []string{"Claim team-a/c is not allocated, though pod train, which uses it, is on node n2"}, []string{"runs"}},
-		"a pod that names its node": {func(in *why.Input) {
-			waiting(in, share("8Gi"))
-			in.Pod.Spec.NodeName, in.Pod.Status.Phase = "n2", corev1.PodPending
-		}, []string{"Pod team-a/train cannot start on node n2: its claims are not allocated. The scheduler allocates them",
-			"What would help:\n- the nodeSelector kubernetes.io/hostname: n2 instead of nodeName"}, []string{"about to start"}},
-		"a pod whose claim the driver refuses": {func(in *why.Input) {
-			in.PodClaims = []*resourceapi.ResourceClaim{hold(in, "team-b", "big", "n2", "gpu-0-share", "17Gi")}
-			in.Pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-b", Name: "big"}}
-			in.Pod.Spec.NodeName, in.Pod.Status.Phase = "n2", corev1.PodPending
-			in.NotPrepared = `GpuConfig: env is "none"`
-		}, []string{"is about to start", `The kubelet says: GpuConfig: env is "none"`}, nil},
 		"a capacity that GPUs do not have": {func(in *why.Input) {
 			claim := share("8Gi")
 			claim.Spec.Devices.Requests[0].Exactly.Capacity.Requests = map[resourceapi.QualifiedName]resource.Quantity{

@@ -65,6 +65,7 @@ func (f Fault) Tell(name func(Client) string) string {
 	} else if !f.Until.IsZero() {
 		again += ", at " + f.Until.UTC().Format(clock) + " at the latest"
 	}
-	return fmt.Sprintf("a fatal fault of one program%s, %s, has ended all programs under MPS on the GPU: %s; the GPU takes programs %s",
+	return fmt.Sprintf("a fatal fault of one program%s, %s, has ended all programs under MPS on the GPU: %s; the GPU "+
+		"takes programs %s",
 		number, whose, text.List(lost, mostListed), again)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/dynamic-resource-allocation/resourceslice"
@@ -58,7 +59,8 @@ func warning(reason string, err error, prefix string) event {
 	if err == nil {
 		return event{reason: reason}
 	}
-	return event{reason: reason, message: prefix + err.Error()}
+	// Joined errors have a line each, and an Event has one line.
+	return event{reason: reason, message: prefix + strings.ReplaceAll(err.Error(), "\n", "; ")}
 }
 
 func (p *plan) tell(events ...event) { p.events = append(p.events, events...) }

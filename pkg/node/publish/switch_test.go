@@ -228,9 +228,10 @@ func TestTakingTheLabelOffKeepsTheMode(t *testing.T) {
 	b.restart()
 	b.label(nil)
 	b.reconciled(t, true, shares)
-	b.mode("bogus")
+	b.label(map[string]string{ack.NodeLabelSchedule: "bogus", ack.NodeLabelPlacement: "random"})
 	b.reconciled(t, true, shares)
-	expect.Says(t, b.events.current[v1alpha1.ReasonInvalidLabel], `"bogus"`, "stay in mode share")
+	expect.Says(t, b.events.current[v1alpha1.ReasonInvalidLabel], `="random" is not a known value`,
+		`; node label ack.node.gpu.schedule="bogus" is not`, "stay in mode share")
 	b.mode("default")
 	b.switched(t, shareClosed, whole)
 }
