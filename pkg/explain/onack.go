@@ -37,8 +37,8 @@ const (
 		") and for whole GPUs: a node that gives it both is in mode dynamic"
 
 	// allOfGPU is added to the message for a pod whose share has to be all of a GPU.
-	allOfGPU = ". By its label " + ack.PodLabelPlacement + "=" + ack.RequireWholeDevice + ", the pod asks for a GPU that " +
-		"has exactly its amounts: write those of a whole GPU, or remove the label"
+	allOfGPU = ". By its label " + ack.PodLabelPlacement + "=" + ack.RequireWholeDevice + ", the pod asks for a GPU " +
+		"that has exactly its amounts: write those of a whole GPU, or remove the label"
 )
 
 // OnACK returns what is added to the message for a pod that asked in the manner of ACK: what it was
