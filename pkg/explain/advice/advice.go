@@ -94,8 +94,8 @@ func SilentScheduler(pod *corev1.Pod) string {
 
 // OfSilence says what to do about a SilentScheduler, to follow an article.
 func OfSilence(scheduler string) string {
-	return "scheduler " + scheduler + ", which the pod names, has not reported on it: if it does not run, create the pod " +
-		"without schedulerName"
+	return "scheduler " + scheduler + ", which the pod names, has not reported on it: if it does not run, create the " +
+		"pod without schedulerName"
 }
 
 // forContainer is what one container is to ask for instead, and whether it asks for

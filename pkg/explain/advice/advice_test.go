@@ -98,7 +98,8 @@ func TestOf(t *testing.T) {
 		"ACK: memory and percent misspelt": {asking("aliyun.com/gpu_memory=3", "aliyun.com/gpu-core-percentage=20"), nil, nil,
 			not("aliyun.com/gpu-core-percentage, aliyun.com/gpu_memory") +
 				"aliyun.com/gpu-mem: 3 and aliyun.com/gpu-core.percentage: 20" + giB},
-		"ACK: GPUs misspelt":       {asking("aliyun.com/gpus=2"), nil, nil, not("aliyun.com/gpus") + "nvidia.com/gpu: 2" + see},
+		"ACK: GPUs misspelt": {asking("aliyun.com/gpus=2"), nil, nil, not("aliyun.com/gpus") +
+			"nvidia.com/gpu: 2" + see},
 		"ACK: another resource":    {asking("aliyun.com/eni=1"), nil, nil, ""},
 		"ACK: before the policies": {asking("aliyun.com/gpu-mem=3"), nil, nil, again},
 		"ACK: percent, before them": {asking("aliyun.com/gpu-mem=3", "aliyun.com/gpu-core.percentage=20"), nil, nil,

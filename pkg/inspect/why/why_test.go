@@ -251,13 +251,6 @@ func TestAnswers(t *testing.T) {
 			waiting(in, share("8Gi"))
 			in.Claim, in.Pod.Spec.NodeName = in.PodClaims[0], "n2"
 		}, []string{"Claim team-a/c is not allocated, though pod train, which uses it, is on node n2"}, []string{"runs"}},
-		"a capacity that GPUs do not have": {func(in *why.Input) {
-			claim := share("8Gi")
-			claim.Spec.Devices.Requests[0].Exactly.Capacity.Requests = map[resourceapi.QualifiedName]resource.Quantity{
-				"mem": resource.MustParse("8Gi")}
-			waiting(in, claim)
-		}, []string{"have the capacities cores, memory, slots",
-			"- asking for a capacity that its GPUs have: cores, memory, slots"}, []string{"asking for less"}},
 		"a claim with its pod": {func(in *why.Input) {
 			waiting(in, share("40Gi"))
 			in.Claim = in.PodClaims[0]

@@ -12,7 +12,7 @@ const header = `"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig"`
 
 func TestDecodeRejects(t *testing.T) {
 	for name, tc := range map[string]struct{ raw, want string }{
-		"unknown field":   {`{` + header + `,"isolationDisabled":true}`, `unknown field "isolationDisabled" (docs/reference.md#gpuconfig`},
+		"unknown field":   {`{` + header + `,"isolationDisabled":true}`, `"isolationDisabled" (docs/reference.md#gpuconfig`},
 		"wrong case":      {`{` + header + `,"DisableIsolation":true}`, `unknown field "DisableIsolation"`},
 		"field twice":     {`{` + header + `,"env":"None","env":"None"}`, `duplicate field "env"`},
 		"wrong type":      {`{` + header + `,"disableIsolation":"yes"}`, "disableIsolation"},
