@@ -276,3 +276,25 @@ func TestPodThatGoesMeanwhileIsNotExplained(t *testing.T) {
 		s.told("in an hour")
 	})
 }
+
+// A share that has to be all of a GPU, and is not: the selector that says so is the driver's, not the pod's author's.
+func TestPodsThatAskForAllOfAGPUAreTold(t *testing.T) {
+	run(t, func(s *site) {
+		whole := pod(refused)
+		whole.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpushare",
+			ResourceClaimTemplateName: ptr.To("gpushare.mem-whole.main.3")}}
+		whole.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpushare",
+			ResourceClaimName: ptr.To("c")}}
+		c := claim("3Gi")
+		c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: whole.Name, UID: whole.UID,
+			Controller: ptr.To(true)}}
+		c.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+			Expression: `device.attributes["gpu.aliyun.com"].memoryMiB == 3072`}}}
+		s.create(c, whole)
+		time.Sleep(time.Minute)
+		s.told("after a while", warning+never+`request gpu: no GPU matches the selector `+
+			`device.attributes["gpu.aliyun.com"].memoryMiB == 3072; class share.gpu.aliyun.com has 1 GPU, with `+
+			`memoryMiB 23028. By its label ack.gpushare.placement=require-whole-device, the pod asks for a GPU that has `+
+			`exactly its amounts: write those of a whole GPU, or remove the label`)
+	})
+}

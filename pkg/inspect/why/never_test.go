@@ -20,7 +20,7 @@ func TestPodsThatOnlyAnotherRequestHelps(t *testing.T) {
 			claim.Spec.Devices.Requests[0].Exactly.Capacity = &resourceapi.CapacityRequirements{
 				Requests: map[resourceapi.QualifiedName]resource.Quantity{"mem": resource.MustParse("2Gi")}}
 			waiting(in, claim)
-		}, []string{"request gpu: 2Gi of mem asked for; the GPUs that match have no such capacity",
+		}, []string{"request gpu: 2Gi of mem asked for; the GPUs that match have the capacities",
 			"mem: no such capacity", "- asking for a capacity that GPUs have: cores, memory, slots"},
 			[]string{"has 0", "larger GPUs"}},
 		"more at once than any node has": {func(in *why.Input) {
@@ -30,8 +30,8 @@ func TestPodsThatOnlyAnotherRequestHelps(t *testing.T) {
 			one.Name = "more"
 			two.Spec.Devices.Requests = append(two.Spec.Devices.Requests, one)
 			waiting(in, two)
-		}, []string{"waits: the pod can never be scheduled on this cluster as it is: no node has all that is asked for at " +
-			"once", "- asking for fewer at once, or a node with more such GPUs"}, []string{"given back"}},
+		}, []string{"waits: the pod can never be scheduled on this cluster as it is: no node has all requested " +
+			"devices at once", "- asking for fewer at once, or a node with more such GPUs"}, []string{"given back"}},
 		"one claim by two names": {func(in *why.Input) {
 			claim := hold(in, "team-a", "train", "n2", "gpu-0-share", "2Gi")
 			claim.Status.ReservedFor = nil

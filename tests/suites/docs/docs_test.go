@@ -141,8 +141,7 @@ var foreign = []string{
 	"waiting for resource claim", "CEL runtime error", "resource pool", "is currently", "Insufficient nvidia.com/gpu",
 	`cannot get resource "resourceclaims"`, "is not registered", "is not allowed to use ResourceClaim",
 	"endpoint not found in cache for a registered resource: nvidia.com/gpu",
-	"must have at most 256 items", "is not allowed to use ResourceClaim", "exclude: NODES",
-	"its share could not be limited by mps", "no-gpu-has-3GiB-to-run",
+	"must have at most 256 items", "exclude: NODES", "its share could not be limited by mps", "no-gpu-has-3GiB-to-run",
 }
 
 // Each message by which a user finds a row of docs/troubleshooting.md is one that the
