@@ -268,8 +268,11 @@ func (r *Runner) process(ctx context.Context, dir string, variables []string, ni
 	}
 	cmd := exec.CommandContext(ctx, name, arguments...)
 	cmd.Dir = dir
-	cmd.Env = append(append(os.Environ(), "BUILD="+r.buildDir(), "HELM="+filepath.Join(r.buildDir(), "bin", "helm")),
-		variables...)
+	// With garbage that is collected a quarter as often, the compiler takes a tenth to a quarter less of the processor's
+	// time, and tests that compute for seconds a quarter less. Another value of the environment takes its place.
+	cmd.Env = append([]string{"GOGC=400"}, os.Environ()...)
+	cmd.Env = append(cmd.Env, "BUILD="+r.buildDir(), "HELM="+filepath.Join(r.buildDir(), "bin", "helm"))
+	cmd.Env = append(cmd.Env, variables...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = endMost

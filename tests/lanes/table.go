@@ -88,7 +88,7 @@ const (
 	--entrypoint /standin --file "$BUILD/standin=/standin:0755"
 `
 	// vet finds what lane lint does in the module of the directory that $module names.
-	vet = `(cd "$module" && GOGC=400 go vet -vettool="$BUILD/bin/lint" -tags e2e,hardware,cluster,` + buildTags + ` ./...)`
+	vet = `(cd "$module" && go vet -vettool="$BUILD/bin/lint" -tags e2e,hardware,cluster,` + buildTags + ` ./...)`
 	// buildLint builds what vet needs.
 	buildLint = `go build -C tests/tools -o "$BUILD/bin/lint" ./lint
 `
