@@ -32,10 +32,6 @@ func TestSpreadIsEvenForDeployments(t *testing.T) {
 		run  func(t *testing.T, ns *harness.Namespace)
 		want []int64
 	}{
-		{"three replicas", func(t *testing.T, ns *harness.Namespace) {
-			ns.Deploy(t, deploymentOn("d", 3, legacy(4), "fill"))
-			ns.PodsOf(t, "d", 3)
-		}, []int64{0, 4, 4, 4}},
 		{"eight replicas", func(t *testing.T, ns *harness.Namespace) {
 			ns.Deploy(t, deploymentOn("d", 8, legacy(4), "fill"))
 			ns.PodsOf(t, "d", 8)
@@ -72,6 +68,7 @@ func TestSpreadIsEvenForDeployments(t *testing.T) {
 		{"the plugin restarted", func(t *testing.T, ns *harness.Namespace) {
 			ns.Deploy(t, deploymentOn("d", 3, legacy(4), "fill"))
 			ns.PodsOf(t, "d", 3)
+			hasTaken(t, ns, "fill", 0, 4, 4, 4)
 			cluster.KillPlugin(t, "fill")()
 			ns.Scale(t, "d", 8)
 			ns.PodsOf(t, "d", 8)

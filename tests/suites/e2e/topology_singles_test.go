@@ -40,25 +40,6 @@ func publishesSingleGPUs(t *testing.T, node string, indices ...int) {
 	})
 }
 
-// A machine without NVLink publishes single GPUs, although its paths differ.
-func TestTopologyOnPCIe(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, "share")
-	setMode := cluster.Label(t, "share", modeLabel)
-	ns := cluster.Namespace(t)
-	linkedTemplates(t, ns)
-	setMode("topology")
-	publishesSingleGPUs(t, "share", 0, 1, 2, 3)
-	ns.Run(t, harness.Pod("two", "share", harness.FromTemplate("cards-2")))
-	grants := ns.Granted(t, "two")
-	if diff := expect.Diff([]int{0, 1}, grantedIndices(grants)); diff != nil || grants[0].Request != "gpus/any" {
-		t.Errorf("request %s got %v", grants[0].Request, diff)
-	}
-	ns.Delete(t, "two")
-	setMode("share")
-	cluster.Publishes(t, "share", "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
-}
-
 // On an NVSwitch machine all GPUs are linked alike: claims for linked GPUs get single ones, and no GPUs are counted. A
 // GPU whose lane to the NVSwitches is down is offered after the others, and an Event of the node tells it.
 func TestTopologyWithALaneDown(t *testing.T) {
