@@ -216,6 +216,10 @@ func (f *fleet) read(name string) error {
 		}
 	}
 	for uid := range f.promised[name] {
+		if placed[uid] && reserved[uid] {
+			f.forget(uid, name) // the caches show it all
+			continue
+		}
 		p := f.promises[uid]
 		if !reserved[uid] {
 			for i := range p.allocated {
@@ -313,10 +317,7 @@ func (f *fleet) placedAsks() []score.Ask {
 func (f *fleet) promise(p promise) {
 	if was, is := f.promises[p.uid]; is {
 		f.changed(was.node)
-		delete(f.promises, p.uid)
-		if delete(f.promised[was.node], p.uid); len(f.promised[was.node]) == 0 {
-			delete(f.promised, was.node)
-		}
+		f.forget(p.uid, was.node)
 	}
 	if p.node == "" {
 		return
@@ -326,6 +327,14 @@ func (f *fleet) promise(p promise) {
 		f.promised[p.node] = map[types.UID]bool{}
 	}
 	f.promises[p.uid], f.promised[p.node][p.uid] = p, true
+}
+
+// forget forgets what a pod was promised on a node.
+func (f *fleet) forget(uid types.UID, node string) {
+	delete(f.promises, uid)
+	if delete(f.promised[node], uid); len(f.promised[node]) == 0 {
+		delete(f.promised, node)
+	}
 }
 
 // placed has a pod that has a node count there for as long as the cache may not show its claims, and nowhere else.

@@ -3,8 +3,14 @@
 package waiting
 
 import (
+	"maps"
+	"slices"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 )
 
@@ -22,4 +28,23 @@ func TestSlicesInAnyOrder(t *testing.T) {
 			t.Fatalf("error %v: what the node offers was read again", err)
 		}
 	}
+}
+
+// Each read of a node goes through what was promised there: in a burst that would be all pods of the last seconds.
+func TestPromisesEndWhenTheCachesShowThem(t *testing.T) {
+	run(t, mode.Exclusive, func(s *site) {
+		s.waits("first", claimOf(whole, "", 1))
+		s.nominated("at once", "first", "a")
+		s.change("first", func(p *corev1.Pod) { p.Spec.NodeName = "a" })
+		s.waits("second", claimOf(whole, "", 1))
+		s.nominated("beside a claim that does not show yet", "second", "a")
+		promised := func() []types.UID {
+			return slices.Sorted(maps.Keys(s.nominator.chooser.promises))
+		}
+		expect.Equal(t, []types.UID{"uid-first", "uid-second"}, promised(), "promises until the claim shows")
+		s.takes("first", "a", "first", "gpu-0")
+		s.waits("third", claimOf(whole, "", 1))
+		s.nominated("when both GPUs are promised", "third", "")
+		expect.Equal(t, []types.UID{"uid-second"}, promised(), "promises afterwards")
+	}, "a")
 }
