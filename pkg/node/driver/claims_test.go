@@ -105,7 +105,7 @@ func TestPodsAreToldOfLimits(t *testing.T) {
 		"off": {[]string{"r0"}, nil,
 			`Normal GPUIsolationDisabled Claim c: the limits of requests ["r0"] are switched off`},
 		"kept": {nil, []string{"r1"},
-			`Warning GPUIsolationKept Claim c: the limits of requests ["r1"] hold, although CGPU_DISABLE or disableIsolation`},
+			`Warning GPUIsolationKept Claim c: the limits of requests ["r1"] apply, although CGPU_DISABLE or disableIsolation`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			events := record.NewFakeRecorder(10)

@@ -28,7 +28,7 @@ func TestRefusedSettingsAreTold(t *testing.T) {
 	refused <- errors.New(`GPU_READ_INTERVAL="0": less than a second`)
 	told := <-events
 	expect.Says(t, told, "Warning "+v1alpha1.ReasonSettingsRefused, `GPU_READ_INTERVAL="0": less than a second`,
-		"goes on with the settings from before")
+		"keeps its earlier settings")
 	refused <- nil
 	expect.Equal(t, "Clear "+v1alpha1.ReasonSettingsRefused, <-events, "told once they are right")
 	cancel()

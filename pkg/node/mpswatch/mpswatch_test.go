@@ -70,12 +70,12 @@ func TestFaultIsTold(t *testing.T) {
 			{PID: 14, Program: "gone"}}}
 	b.fault(t, b.Dir, f)
 	reporttest.Told(t, b.node.FakeRecorder, "GPUMPSFault", "On GPU-1 a fatal fault of one program (XID 31)",
-		"that of process 11 (train) of pod team/a", "process 12 (serve) of pod team/b", "process 13 (serve) of pod other/c",
-		"process 14 (gone)", "at the latest")
+		"by the kernel's log process 11 (train) of pod team/a", "process 12 (serve) of pod team/b",
+		"process 13 (serve) of pod other/c", "process 14 (gone)", "at the latest")
 	told := map[bool]int{}
 	for range 3 {
 		event := <-b.pods.Events
-		ofTeam := strings.Contains(event, "that of process 11 (train) of pod team/a")
+		ofTeam := strings.Contains(event, "by the kernel's log process 11 (train) of pod team/a")
 		told[ofTeam]++
 		if strings.Contains(event, "other/c") == ofTeam || !strings.Contains(event, "of another namespace, which the") ||
 			!strings.Contains(event, "at the latest") {
@@ -100,8 +100,8 @@ func TestFaultOfWhichNobodyIsKnown(t *testing.T) {
 	b := newBench(t)
 	b.fault(t, b.Dir, mps.Fault{Seen: b.clock.Now(), Over: b.clock.Now(),
 		Lost: []mps.Client{{PID: 12, Program: "serve", Pod: "b"}}})
-	reporttest.Told(t, b.node.FakeRecorder, "neither MPS nor the kernel's log says whose it was", "since")
-	reporttest.Told(t, b.pods, "says whose it was", "process 12 (serve) of pod team/b")
+	reporttest.Told(t, b.node.FakeRecorder, "neither MPS nor the kernel's log names", "since")
+	reporttest.Told(t, b.pods, "the kernel's log names", "process 12 (serve) of pod team/b")
 }
 
 // The one daemon of a node has one fault, whatever the number of its GPUs.

@@ -59,7 +59,7 @@ func TestFaultOfOneClient(t *testing.T) {
 		Lost:    []mps.Client{{PID: 11, Program: "p11", Pod: "pod-11"}, {PID: 12, Program: "p12", Pod: "pod-12"}}}
 	expect.Equal(t, want, f, "the fault")
 	w.checkSays("a", "XID 31")
-	w.checkSays("a", "by the kernel's log that of process 11 (p11)")
+	w.checkSays("a", "by the kernel's log process 11 (p11)")
 	w.checkSays("a", "at the latest")
 
 	// They end by themselves, and NVIDIA's server goes on.
@@ -88,7 +88,7 @@ func TestClientThatStaysAfterAFault(t *testing.T) {
 	w.control.set(func(c *fakeControl) { c.fault = true })
 	w.serverLogs("Server is handling a fatal GPU error")
 	f := w.awaitFault("the fault is told of", func(mps.Fault) bool { return true })
-	if f.Culprit != nil || !strings.Contains(f.Tell(mps.Client.String), "says whose it was") {
+	if f.Culprit != nil || !strings.Contains(f.Tell(mps.Client.String), "the kernel's log names") {
 		t.Errorf("without a line in the kernel's log: %s", f.Tell(mps.Client.String))
 	}
 	first := w.latest("a")
