@@ -5,8 +5,8 @@ package placement
 import "time"
 
 const (
-	// quiet is for how long no claim must have come or gone before a node lifts its limits: until then the round of
-	// the GPUs goes on, and who waits has a turn in it.
+	// quiet is for how long no claim must have come or gone, though a pod waited, before a node lifts its limits: until
+	// then the round of the GPUs goes on, and who waits has a turn in it.
 	quiet = 5 * time.Second
 	// liftFor is for how long a lift lasts: the scheduler looks at the pods that wait as soon as it sees it.
 	liftFor = 5 * time.Second
@@ -24,6 +24,8 @@ type Lifts struct {
 	// times counts those in a row that did not help, at is when the last began.
 	times int
 	at    time.Time
+	// told is when the node was first told of a pod that waits since a claim last came to it or went.
+	told time.Time
 }
 
 // Next are the Lifts of a node now. waits reports whether it was told of a pod that waits, changed is when a claim last
@@ -31,12 +33,18 @@ type Lifts struct {
 func (l Lifts) Next(waits bool, changed, now time.Time) Lifts {
 	helped := !changed.Before(l.at) && changed.Sub(l.at) < liftFor
 	if helped || now.Sub(l.at) >= liftsKept {
-		l = Lifts{}
+		l = Lifts{told: l.told}
 	}
-	if !waits || now.Sub(changed) < quiet || now.Sub(l.at) < l.interval() {
+	if l.told.Before(changed) {
+		l.told = time.Time{}
+	}
+	if waits && l.told.IsZero() {
+		l.told = now
+	}
+	if !waits || now.Sub(changed) < quiet || now.Sub(l.told) < quiet || now.Sub(l.at) < l.interval() {
 		return l
 	}
-	return Lifts{times: l.times + 1, at: now}
+	return Lifts{times: l.times + 1, at: now, told: l.told}
 }
 
 // interval is how long after the begin of the last lift the next may begin.

@@ -32,7 +32,8 @@ func TestLifts(t *testing.T) {
 		"it helps":         {20, []int{0, 7}, nil, map[int]int64{5: 1, 12: 1, 17: 2}},
 		"it helps at last": {26, []int{0, 11}, nil, map[int]int64{5: 1, 10: 2, 16: 1, 21: 2, 26: 4}},
 		"nothing lifted": {60, []int{0, 40}, func(s int) bool { return s < 8 || s > 50 },
-			map[int]int64{5: 1, 51: 2, 56: 4}},
+			map[int]int64{5: 1, 56: 2}},
+		"the first pod for long": {20, []int{0}, func(s int) bool { return s > 9 }, map[int]int64{15: 1, 20: 2}},
 		"long after": {500, []int{0}, func(s int) bool { return s < 12 || s > 490 },
 			map[int]int64{5: 1, 10: 2, 491: 1, 496: 2}},
 	} {

@@ -335,6 +335,11 @@ func TestWhatIsHeldBackIsOfferedToWhoWaits(t *testing.T) {
 	b.clock.Step(10 * time.Second)
 	b.told(t, "not understood")
 	b.offers(t, "told nonsense", false, even)
+	b.told(t, waiting(3, 1, 0))
+	b.offers(t, "the first that waits has a turn in the round", true, even)
+	b.clock.Step(5 * time.Second)
+	b.told(t, "")
+	b.offers(t, "it waits no more", false, even)
 	// Whatever the clock of the controller says.
 	for i, apart := range []time.Duration{0, 2 * time.Minute, -2 * time.Minute, 24 * time.Hour, -24 * time.Hour} {
 		b.told(t, waiting(3, 1, apart))
