@@ -37,16 +37,6 @@ type Runtime struct {
 	SpecDirs []string
 }
 
-// TakesDevices reports why containers of a runtime of that name, as nodes have it, start without the CDI devices that
-// the kubelet names; nil where nothing is known of it. By cri-dockerd they do (Mirantis/cri-dockerd issue 558).
-func TakesDevices(name string) error {
-	if strings.HasPrefix(name, "docker://") {
-		return fmt.Errorf("by the container runtime %s (cri-dockerd) containers start without the CDI devices that the "+
-			"kubelet names, so that none gets a GPU: run the node with containerd or CRI-O", name)
-	}
-	return nil
-}
-
 // Ask asks the runtime that serves CRI at the socket of this path.
 func Ask(ctx context.Context, socket string) (Runtime, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)

@@ -34,11 +34,6 @@ func (a *agent) watchRuntime(ctx context.Context, usable *usability) {
 func (a *agent) askRuntime(ctx context.Context) (blind error, answered bool) {
 	logger := klog.FromContext(ctx).V(4)
 	ofKubelet := a.runtimeName.Load()
-	if ofKubelet != nil {
-		if blind := cri.TakesDevices(*ofKubelet); blind != nil {
-			return blind, true
-		}
-	}
 	for _, socket := range cri.Sockets() {
 		runtime, err := cri.Ask(ctx, filepath.Join(a.GPUs.HostRoot, socket))
 		switch {
