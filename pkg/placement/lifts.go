@@ -41,7 +41,8 @@ func (l Lifts) Next(waits bool, changed, now time.Time) Lifts {
 	if waits && l.told.IsZero() {
 		l.told = now
 	}
-	if !waits || now.Sub(changed) < quiet || now.Sub(l.told) < quiet || now.Sub(l.at) < l.interval() {
+	// It was not told before the change.
+	if !waits || now.Sub(l.told) < quiet || now.Sub(l.at) < l.interval() {
 		return l
 	}
 	return Lifts{times: l.times + 1, at: now, told: l.told}
