@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	resourceapi "k8s.io/api/resource/v1"
+
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 	"github.com/gpushare/dra-driver-gpushare/pkg/text"
@@ -66,14 +68,12 @@ func Help(n scheduling.NodeRoom, heldBy func(devices []string) string) string {
 	}
 }
 
-// capacitiesOf lists the names of all capacities that matching devices have.
-func capacitiesOf(all []scheduling.Found) []string {
+// capacitiesOf lists the names of all capacities that devices have.
+func capacitiesOf(devices ...*resourceapi.Device) []string {
 	names := map[string]bool{}
-	for _, f := range all {
-		for _, i := range f.Matching {
-			for name := range f.Devices[i].Capacity {
-				names[string(name)] = true
-			}
+	for _, d := range devices {
+		for name := range d.Capacity {
+			names[string(name)] = true
 		}
 	}
 	return slices.Sorted(maps.Keys(names))
@@ -86,12 +86,7 @@ func largerThan(lack scheduling.Lack) string {
 	})
 	largest, most := scheduling.Freest(tooSmall), "less"
 	if _, known := largest.Device.Capacity[largest.Name]; !known {
-		var has []string
-		for name := range largest.Device.Capacity {
-			has = append(has, string(name))
-		}
-		slices.Sort(has)
-		return "asking for a capacity that GPUs have: " + list(has)
+		return "asking for a capacity that GPUs have: " + list(capacitiesOf(largest.Device))
 	}
 	if lack.More == 1 && !largest.Has.IsZero() {
 		most = fmt.Sprintf("%s of %s at most", Written(largest.Name, largest.Has), largest.Name)

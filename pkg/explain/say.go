@@ -121,13 +121,7 @@ func sayUnmatched(r scheduling.Request, all []scheduling.Found, selector string)
 	}
 	text := fmt.Sprintf("no %s matches the %s; class %s has %s", noun(1, all, ofClass), which, r.Class,
 		amountOf(all, ofClass))
-	var of []*resourceapi.Device
-	for _, f := range all {
-		for _, i := range f.OfClass {
-			of = append(of, &f.Devices[i])
-		}
-	}
-	if has := mentioned(of, selector); has != "" {
+	if has := mentioned(devicesIn(all, ofClass), selector); has != "" {
 		text += ", with " + has
 	}
 	return text
@@ -195,7 +189,7 @@ func saySmall(r scheduling.Request, all []scheduling.Found) string {
 		switch {
 		case !has:
 			return fmt.Sprintf("%s of %s asked for; the %s that match have the capacities %s", Written(name, asked), name,
-				noun(2, all, matching), strings.Join(capacitiesOf(all), ", "))
+				noun(2, all, matching), strings.Join(capacitiesOf(devicesIn(all, matching)...), ", "))
 		case asked.Cmp(largest.amount) <= 0:
 		case name == v1alpha1.CapSlots:
 			return fmt.Sprintf("%s of %s asked for; a share takes one slot of its GPU", Written(name, asked), name)
@@ -332,6 +326,16 @@ func nodesOf(all []scheduling.Found) []string {
 func ofClass(f scheduling.Found) []int  { return f.OfClass }
 func matching(f scheduling.Found) []int { return f.Matching }
 func roomy(f scheduling.Found) []int    { return f.Roomy }
+
+// devicesIn are those of the nodes that which chooses.
+func devicesIn(all []scheduling.Found, which func(scheduling.Found) []int) (devices []*resourceapi.Device) {
+	for _, f := range all {
+		for _, i := range which(f) {
+			devices = append(devices, &f.Devices[i])
+		}
+	}
+	return devices
+}
 
 // amountOf is a number of devices in words.
 func amountOf(all []scheduling.Found, which func(scheduling.Found) []int) string {
