@@ -5,6 +5,7 @@ package claim
 import (
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
@@ -45,4 +46,9 @@ func Others(c *resourceapi.ResourceClaim) (others []resourceapi.ResourceClaimCon
 		}
 	}
 	return others
+}
+
+// Ended reports whether all containers of the pod have ended for good.
+func Ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }

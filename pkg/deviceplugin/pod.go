@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/held"
 )
@@ -20,7 +21,7 @@ import (
 // not ended, and a container has a limit that only a device plugin can have served.
 // Whoever writes pods can write such a one; Read reports whether it holds any.
 func Holds(pod *corev1.Pod) bool {
-	if pod.Spec.NodeName == "" || Ended(pod) {
+	if pod.Spec.NodeName == "" || claim.Ended(pod) {
 		return false
 	}
 	return asksInAnnotations(pod) || asksNative(pod)

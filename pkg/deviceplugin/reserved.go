@@ -62,8 +62,3 @@ func Listed(n Node) held.Reserved {
 	}
 	return held.Of(found, n.GPUs)
 }
-
-// Ended reports whether all containers of the pod have ended for good.
-func Ended(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-}

@@ -16,10 +16,10 @@ import (
 	"k8s.io/client-go/tools/pager"
 	"k8s.io/klog/v2"
 
+	gpuclaim "github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/report"
 )
 
@@ -62,7 +62,7 @@ func (r *reconciler) handler(work *manager.Controller) cache.Handler[*corev1.Pod
 			case !slices.Equal(podstate.NamedTemplates(before), podstate.NamedTemplates(after)):
 				went(before)
 				came(after)
-			case deviceplugin.Ended(after) && !deviceplugin.Ended(before):
+			case gpuclaim.Ended(after) && !gpuclaim.Ended(before):
 				// It needs its template no more.
 				went(after)
 			case before.ResourceVersion == after.ResourceVersion:

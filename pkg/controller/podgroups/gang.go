@@ -15,8 +15,8 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	gpuclaim "github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
@@ -44,7 +44,7 @@ func gangOfPods(name string, pods []*corev1.Pod, quiet time.Duration) (g *gang, 
 	var waiting []*corev1.Pod
 	placed, left := false, 0
 	for _, pod := range pods {
-		if deviceplugin.Ended(pod) {
+		if gpuclaim.Ended(pod) {
 			continue
 		}
 		waits := pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	gpuclaim "github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
 )
 
@@ -88,7 +88,7 @@ func UnmadeClaims(pod *corev1.Pod) []corev1.PodResourceClaim {
 // Templates lists the keys of the templates for requests in ACK's manner that a pod needs, which
 // has not ended.
 func Templates(pod *corev1.Pod) []string {
-	if deviceplugin.Ended(pod) {
+	if gpuclaim.Ended(pod) {
 		return nil
 	}
 	return NamedTemplates(pod)

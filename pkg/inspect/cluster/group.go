@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	gpuclaim "github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 )
 
@@ -35,7 +35,7 @@ func (r Reader) fillGroup(ctx context.Context, in *why.Input) error {
 	found := &why.Group{Name: name}
 	known := claimsIn(in.Claims, namespace)
 	for _, pod := range pods {
-		if deviceplugin.Ended(pod) || pod.Spec.SchedulingGroup == nil ||
+		if gpuclaim.Ended(pod) || pod.Spec.SchedulingGroup == nil ||
 			ptr.Deref(pod.Spec.SchedulingGroup.PodGroupName, "") != name {
 			continue
 		}

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	gpuclaim "github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
@@ -77,7 +77,7 @@ func (r Reader) ClaimAndCluster(ctx context.Context, name string) (why.Input, er
 		return in, fmt.Errorf("list the pods of namespace %s: %w", r.Namespace, err)
 	}
 	for _, pod := range pods {
-		if deviceplugin.Ended(pod) {
+		if gpuclaim.Ended(pod) {
 			continue // it uses nothing any more, and waits for nothing
 		}
 		for used := range resourceclaim.PodClaims(pod) {

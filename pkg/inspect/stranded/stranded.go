@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	gpuclaim "github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/placement/score"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
@@ -30,7 +30,7 @@ func Find(c Cluster) score.Lost {
 	index, pools, claims := score.New(), devices.Pools(c.Slices), offer.ByNode(c.Claims)
 	var placed []offer.Placed
 	// Pods that have ended request nothing.
-	live := slices.DeleteFunc(slices.Clone(c.Pods), deviceplugin.Ended)
+	live := slices.DeleteFunc(slices.Clone(c.Pods), gpuclaim.Ended)
 	byNode := map[string][]*corev1.Pod{}
 	for _, pod := range live {
 		byNode[pod.Spec.NodeName] = append(byNode[pod.Spec.NodeName], pod)

@@ -21,7 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
-	"github.com/gpushare/dra-driver-gpushare/pkg/deviceplugin"
+	gpuclaim "github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain"
 	"github.com/gpushare/dra-driver-gpushare/pkg/explain/advice"
@@ -151,7 +151,7 @@ func Of(ctx context.Context, in Input) (*Answer, error) {
 	case in.Claim != nil && in.Claim.Status.Allocation != nil:
 		a.Headline = what + " is allocated" + reserved(in.Claim)
 		a.has(in, []*resourceapi.ResourceClaim{in.Claim})
-	case deviceplugin.Ended(in.Pod):
+	case gpuclaim.Ended(in.Pod):
 		a.Headline = fmt.Sprintf("%s has ended (%s): it holds no GPUs", what, in.Pod.Status.Phase)
 	case in.Claim != nil && in.Pod.Spec.NodeName != "":
 		a.Headline = fmt.Sprintf("%s is not allocated, though pod %s, which uses it, is on node %s: a claim is allocated "+

@@ -295,7 +295,7 @@ func (p *Preparer) isolateAsPublished(ctx context.Context, grants []claim.Grant)
 // started reports whether a container of the pod was started: not before all its claims
 // had been prepared.
 func started(pod *corev1.Pod) bool {
-	if ended(pod) {
+	if claim.Ended(pod) {
 		return false
 	}
 	return slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses),

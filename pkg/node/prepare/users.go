@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
@@ -35,12 +36,7 @@ var errUsersUnknown = errors.New("it is not known which pods use the claim")
 // reserves the claim for them again, as it does whenever that changes (kubernetes/kubernetes issue 141274).
 func (p *Preparer) users(ctx context.Context, c *resourceapi.ResourceClaim) ([]*corev1.Pod, error) {
 	pods, err := p.options.Cluster.Pods(ctx, c)
-	return slices.DeleteFunc(pods, ended), err
-}
-
-// ended reports whether all containers of the pod have ended for good.
-func ended(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+	return slices.DeleteFunc(pods, claim.Ended), err
 }
 
 // seenUsers are the pods that are seen to use a claim of the record's name, but for some.
