@@ -17,6 +17,17 @@ import (
 // goroutines for some microseconds.
 const settle = 5 * time.Second
 
+// Busy is told when something takes the processor for long, and done when that has ended. Nil is told nothing.
+type Busy func() (done func())
+
+// Begin tells it.
+func (b Busy) Begin() (done func()) {
+	if b == nil {
+		return func() {}
+	}
+	return b()
+}
+
 // Limiter limits the processors of the program that runs. There is one of it.
 type Limiter struct {
 	clock clock.WithDelayedExecution

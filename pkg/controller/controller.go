@@ -21,6 +21,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/procs"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/claimtemplates"
@@ -112,9 +113,8 @@ type Options struct {
 	SyncDeadline time.Duration
 	// Metrics count what the controllers do.
 	Metrics *metrics.Controller
-	// Busy is told when something takes the processor for long, and done when that has ended: nobody waits for it
-	// meanwhile if there are several.
-	Busy func() (done func())
+	// Busy is told when something takes the processor for long: nobody waits for it meanwhile if there are several.
+	Busy procs.Busy
 }
 
 // task is a controller, how many of its Reconciles may run at once, and what it knows of the
@@ -158,7 +158,7 @@ func Run(ctx context.Context, o Options) error {
 			t.controller.SetObserve(o.Metrics.Reconciled)
 		}
 		wg.Go(func() {
-			done := o.Busy()
+			done := o.Busy.Begin()
 			synced, err := t.known.WaitForSync(ctx, t.name, o.SyncDeadline)
 			done()
 			if err != nil {

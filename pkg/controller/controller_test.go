@@ -61,7 +61,7 @@ func options(client kubernetes.Interface, metadata metadata.Interface, change fu
 	o := Options{Client: client, Events: client, Waiting: client, Gangs: client, Nominations: client,
 		Metadata: metadata, Annotations: metadata, Syncs: metadata, Nominate: metadata,
 		Defragment: defragment.Off, Checks: checks,
-		Metrics: metrics.NewController(prometheus.NewRegistry(), checks.Each), Busy: func() func() { return func() {} }}
+		Metrics: metrics.NewController(prometheus.NewRegistry(), checks.Each)}
 	change(&o)
 	return o
 }

@@ -25,6 +25,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/procs"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/podstate"
@@ -77,7 +78,7 @@ type Config struct {
 	Setting Setting
 	Most    int
 	// Busy is told when moves are planned, and done when they are; nil for nobody.
-	Busy func() (done func())
+	Busy procs.Busy
 	// Moved counts pods: planned ones that are not evicted, and evicted ones.
 	Moved func(Outcome)
 }
@@ -112,9 +113,6 @@ func New(cfg Config) *Defragmenter {
 	c := cfg.Cache
 	d := &Defragmenter{Config: cfg, pods: c.LivePods(), caches: c.Cluster(), budgets: c.Budgets(),
 		refused: podstate.RefusedPods{}, known: map[types.UID]scheduling.Pod{}}
-	if d.Busy == nil {
-		d.Busy = func() func() { return func() {} }
-	}
 	d.work = manager.NewController("defragment", func(ctx context.Context, _ string) (time.Duration, error) {
 		return d.round(ctx)
 	})
@@ -141,7 +139,7 @@ func (d *Defragmenter) round(ctx context.Context) (time.Duration, error) {
 		klog.FromContext(ctx).V(4).Info("No pod is moved for now", "waits", waits, "movedInAnHour", len(r.Moves))
 		return interval, nil
 	}
-	done := d.Busy()
+	done := d.Busy.Begin()
 	plan, err := d.plan(ctx, pods, r, left, now)
 	done()
 	again := min(max(interval, planPart*d.Clock.Since(now)), seldom)

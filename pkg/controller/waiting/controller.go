@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/utils/clock"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/procs"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/cache"
 	"github.com/gpushare/dra-driver-gpushare/pkg/controller/manager"
@@ -59,7 +60,7 @@ type Config struct {
 	Preemptions *preempt.Config
 	// Busy is told when a pod is explained, or it is decided who is evicted, and done when that has ended; nil for
 	// nobody.
-	Busy func() (done func())
+	Busy procs.Busy
 }
 
 // Reconciler looks at pods that wait for GPUs.
@@ -87,9 +88,6 @@ func New(cfg Config) *Reconciler {
 	r := &Reconciler{Config: cfg, pods: c.UnscheduledPods(), memories: map[string]*memory{}, explainer: newExplainer(cfg),
 		budget: report.NewBudget(RepeatAfter)}
 	r.work = manager.NewController("waiting", r.sync)
-	if r.Busy == nil {
-		r.Busy = func() func() { return func() {} }
-	}
 	if cfg.Nominations != nil {
 		r.nominator = newNominator(cfg, r.work)
 	}
@@ -126,7 +124,7 @@ func (r *Reconciler) sync(ctx context.Context, key string) (time.Duration, error
 	case everyPod:
 		return 0, r.nominator.lookAtAll(ctx)
 	case preemptions:
-		defer r.Busy()()
+		defer r.Busy.Begin()()
 		return r.preemptor.Round(ctx)
 	}
 	var nominated time.Duration
@@ -220,7 +218,7 @@ func (r *Reconciler) tell(ctx context.Context, key string) (time.Duration, error
 		return lookMost, nil
 	}
 	defer r.explaining.Unlock()
-	defer r.Busy()()
+	defer r.Busy.Begin()()
 	l := &look{pod: pod, said: said, told: r.Events.Told(pod.UID, v1alpha1.ReasonClaimWaiting), memory: m}
 	a, err := r.explainer.answer(ctx, l)
 	if current, _, is := r.refused(key); !is || current.UID != pod.UID {

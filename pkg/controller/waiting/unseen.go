@@ -31,7 +31,7 @@ func (r *Reconciler) tellUnseen(pod *corev1.Pod) (time.Duration, error) {
 		return lookMost, nil
 	}
 	defer r.explaining.Unlock()
-	defer r.Busy()()
+	defer r.Busy.Begin()()
 	if err := r.explainer.refresh(); err != nil {
 		return 0, err
 	}

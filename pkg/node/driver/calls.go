@@ -15,6 +15,7 @@ import (
 	drapbv1beta1 "k8s.io/kubelet/pkg/apis/dra/v1beta1"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/procs"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/metrics"
 )
 
@@ -38,7 +39,7 @@ type calls struct {
 	// counts, if set, count the calls that are about claims.
 	counts *metrics.Plugin
 	// busy, if set, is told before each such call, and done after it.
-	busy func() (done func())
+	busy procs.Busy
 
 	mu      sync.Mutex
 	running int
@@ -50,8 +51,8 @@ func (c *calls) intercept(ctx context.Context, req any, info *grpc.UnaryServerIn
 	error) {
 	c.begin()
 	defer c.end()
-	if c.busy != nil && aboutClaims(req) {
-		defer c.busy()()
+	if aboutClaims(req) {
+		defer c.busy.Begin()()
 	}
 	start := time.Now()
 	resp, err := handler(ctx, req)

@@ -26,6 +26,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/cdi"
+	"github.com/gpushare/dra-driver-gpushare/internal/procs"
 	"github.com/gpushare/dra-driver-gpushare/internal/seen"
 	"github.com/gpushare/dra-driver-gpushare/internal/signal"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -114,7 +115,7 @@ type Config struct {
 	// Refused gets why the program goes on with its old settings, nil once it does not; nil for never.
 	Refused <-chan error
 	// Busy is told when the kubelet asks for claims, and done when it was answered; nil for nobody.
-	Busy func() (done func())
+	Busy procs.Busy
 }
 
 // Run serves until the context ends. An error is one that trying again within
