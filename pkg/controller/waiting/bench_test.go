@@ -36,16 +36,13 @@ import (
 // What one nomination takes in a cluster of 1000 nodes with 8 GPUs, each beside those before it, from an empty cluster
 // to a full one and again.
 func BenchmarkNominate(b *testing.B) {
-	linked := claimOf("topology.gpu.aliyun.com", "", 1)
-	linked.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
-		Expression: `device.attributes["gpu.aliyun.com"].gpuCount == 4`}}}
 	for _, of := range []struct {
 		mode  mode.Mode
 		claim resourceapi.ResourceClaimSpec
 	}{
 		{mode.Exclusive, claimOf(whole, "", 1)},
 		{mode.Share, claimOf(share, "6Gi", 1)},
-		{mode.Topology, linked},
+		{mode.Topology, linkedClaim(4)},
 	} {
 		b.Run(string(of.mode), func(b *testing.B) {
 			ctx, cancel := context.WithCancel(b.Context())
@@ -78,6 +75,14 @@ func BenchmarkNominate(b *testing.B) {
 			}
 		})
 	}
+}
+
+// linkedClaim asks for a linked set of that many GPUs.
+func linkedClaim(gpus int) resourceapi.ResourceClaimSpec {
+	claim := claimOf("topology.gpu.aliyun.com", "", 1)
+	claim.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+		Expression: fmt.Sprintf(`device.attributes["gpu.aliyun.com"].gpuCount == %d`, gpus)}}}
+	return claim
 }
 
 // processorTime begins to count that of the process, which a busy machine makes no longer; the end reports it.

@@ -37,14 +37,20 @@ type kindID struct {
 }
 
 // question is what pods with the same claims ask for, as the score counts it; shaped is fleet.shaped when it was found
-// out, ranked is false where nodes are not ranked by it. foreign says which devices are none that they ask for, by
-// DeviceClasses of a version.
+// out, ranked is false where nodes are not ranked by it, such as for all devices of a node. foreign says which devices
+// are none that they ask for, by DeviceClasses of a version.
 type question struct {
 	requests []score.Request
 	ranked   bool
 	shaped   uint64
 	foreign  map[view.Shape][]bool
 	classes  uint64
+}
+
+// isForeign reports whether the device at a place of a shape is none that pods ask for.
+func (q question) isForeign(shape view.Shape, place int) bool {
+	foreign := q.foreign[shape]
+	return place < len(foreign) && foreign[place]
 }
 
 // kind is what pods that ask for the same have in common.
@@ -87,7 +93,7 @@ func (c *chooser) asked(ctx context.Context, w *wish) question {
 	}
 	q.requests, q.ranked = offer.Asked(ctx, w.claims, offered,
 		func(ctx context.Context, i int, r scheduling.Request) []resourceapi.Device {
-			own := without(offered[i], q.foreign[shapes[i]], nil)
+			own := without(offered[i], func(j int) bool { return q.isForeign(shapes[i], j) })
 			return c.engine.Suitable(ctx, c.classes.all, own, r)
 		})
 	if ctx.Err() == nil { // else a selector may have been cut off
@@ -171,7 +177,7 @@ func (c *chooser) on(ctx context.Context, name string, pod *corev1.Pod, w *wish)
 // the end, has no room as far as nominations go.
 func (c *chooser) fit(ctx context.Context, n *node, pod *corev1.Pod, w *wish, effort *scheduling.Effort) (promise,
 	error) {
-	allocator, err := c.engine.Allocator(ctx, scheduling.Snapshot{Slices: n.searched(c.asked(ctx, w).foreign),
+	allocator, err := c.engine.Allocator(ctx, scheduling.Snapshot{Slices: n.searched(c.asked(ctx, w)),
 		Claims: n.claims, Classes: c.classes.all}, nil)
 	if err != nil {
 		return promise{}, fmt.Errorf("look for devices on node %s: %w", n.Name, err)

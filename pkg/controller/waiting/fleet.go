@@ -275,10 +275,10 @@ func (f *fleet) offers() (shapes []view.Shape, offered [][]resourceapi.Device) {
 	return shapes, offered
 }
 
-// searched are the slices that the node publishes, as far as an allocator needs them which looks for devices that are
-// not foreign: what is taken counts, also of others.
-func (n *node) searched(foreign map[view.Shape][]bool) []*resourceapi.ResourceSlice {
-	taken := map[string]bool{}
+// searched are the slices that the node publishes, as far as an allocator needs them which looks for what a question
+// asks for: what is taken counts, also of others.
+func (n *node) searched(q question) []*resourceapi.ResourceSlice {
+	taken, closed := map[string]bool{}, n.offer.Closed(n.claims)
 	for _, claim := range n.claims {
 		for _, of := range claim.Status.Allocation.Devices.Results {
 			taken[of.Device] = true
@@ -287,17 +287,20 @@ func (n *node) searched(foreign map[view.Shape][]bool) []*resourceapi.ResourceSl
 	out := make([]*resourceapi.ResourceSlice, len(n.published))
 	for i, slice := range n.published {
 		rest := *slice
-		rest.Spec.Devices = without(slice.Spec.Devices, foreign[n.shapes[i]], taken)
+		rest.Spec.Devices = without(slice.Spec.Devices, func(j int) bool {
+			name := slice.Spec.Devices[j].Name
+			return !taken[name] && (q.isForeign(n.shapes[i], j) || q.ranked && closed(name))
+		})
 		out[i] = &rest
 	}
 	return out
 }
 
-// without are devices that are not foreign, and those of the foreign ones that are kept, by their names.
-func without(devices []resourceapi.Device, foreign []bool, kept map[string]bool) []resourceapi.Device {
+// without are those of devices that are not left out.
+func without(devices []resourceapi.Device, leftOut func(int) bool) []resourceapi.Device {
 	var out []resourceapi.Device
 	for i := range devices {
-		if i >= len(foreign) || !foreign[i] || kept[devices[i].Name] {
+		if !leftOut(i) {
 			out = append(out, devices[i])
 		}
 	}

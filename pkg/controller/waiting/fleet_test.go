@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -43,6 +44,7 @@ func TestPromisesEndWhenTheCachesShowThem(t *testing.T) {
 		}
 		expect.Equal(t, []types.UID{"uid-first", "uid-second"}, promised(), "promises until the claim shows")
 		s.takes("first", "a", "first", "gpu-0")
+		synctest.Wait() // caches of claims and of pods fill independently
 		s.waits("third", claimOf(whole, "", 1))
 		s.nominated("when both GPUs are promised", "third", "")
 		expect.Equal(t, []types.UID{"uid-second"}, promised(), "promises afterwards")

@@ -7,11 +7,14 @@ import (
 	"slices"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // What a pod does not ask for is not searched, but for what others have: a GPU that one has whole has no shares.
@@ -30,6 +33,40 @@ func TestDevicesThatNobodyAsksForCountWhereTheyAreTaken(t *testing.T) {
 		s.waits("late", claimOf(share, "6Gi", 1))
 		s.nominated("both GPUs are taken", "late", "")
 	}, "n1")
+}
+
+// A linked set of which others have a GPU is not searched, but for who asks for all sets: one that is taken is missing.
+func TestSetsOfTakenGPUs(t *testing.T) {
+	n := clusterOf(t.Context(), t, mode.Topology, 1)
+	on := n.chooser.known["node-0"]
+	on.claims = []*resourceapi.ResourceClaim{{Status: resourceapi.ResourceClaimStatus{
+		Allocation: &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+			Results: []resourceapi.DeviceRequestAllocationResult{{Driver: v1alpha1.DriverName,
+				Pool: v1alpha1.PoolName("node-0"), Device: "gpus-0-1"}}}}}}}
+	searched := func(mode resourceapi.DeviceAllocationMode) (names []string) {
+		claim := linkedClaim(4)
+		claim.Devices.Requests[0].Exactly.AllocationMode = mode
+		w := &wish{claims: []*resourceapi.ResourceClaim{{Spec: claim}}}
+		question, err := scheduling.Question(&corev1.Pod{}, w.claims)
+		expect.NoError(t, err)
+		w.kind.question = question
+		for _, slice := range on.searched(n.chooser.asked(t.Context(), w)) {
+			for _, device := range slice.Spec.Devices {
+				names = append(names, device.Name)
+			}
+		}
+		return names
+	}
+	all := searched(resourceapi.DeviceAllocationModeAll)
+	if !slices.Contains(all, "gpus-0-1-2-3") {
+		t.Errorf("all sets: %v", all)
+	}
+	free := slices.DeleteFunc(all, func(name string) bool {
+		indices, _, err := devices.ParseDeviceName(name)
+		expect.NoError(t, err)
+		return name != "gpus-0-1" && indices[0] <= 1
+	})
+	expect.Equal(t, free, searched(resourceapi.DeviceAllocationModeExactCount), "sets that are searched for one")
 }
 
 func TestForeignDevices(t *testing.T) {

@@ -27,11 +27,11 @@ func Asked(ctx context.Context, claims []*resourceapi.ResourceClaim, shapes [][]
 	var out []score.Request
 	for _, claim := range claims {
 		for i := range claim.Spec.Devices.Requests {
-			found := false
-			for _, r := range scheduling.Served(&claim.Spec.Devices.Requests[i]) {
-				if r.All || r.Admin {
-					return nil, false
-				}
+			found, alternatives := false, scheduling.Served(&claim.Spec.Devices.Requests[i])
+			if slices.ContainsFunc(alternatives, func(r scheduling.Request) bool { return r.All || r.Admin }) {
+				return nil, false
+			}
+			for _, r := range alternatives {
 				var request score.Request
 				if request, found = askedBy(ctx, r, shapes, suits); found {
 					out = append(out, request)

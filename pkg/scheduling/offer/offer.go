@@ -6,6 +6,7 @@ package offer
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -132,28 +133,55 @@ func (o *GPUs) Number() int { return len(o.all) }
 // Left is what is left of the GPUs beside what claims have, which are allocated.
 func (o *GPUs) Left(claims []*resourceapi.ResourceClaim) []score.GPU {
 	gpus := slices.Clone(o.all)
-	for _, claim := range claims {
-		for _, r := range claim.Status.Allocation.Devices.Results {
-			p, ours := o.parts[r.Device]
-			if !ours || r.Driver != v1alpha1.DriverName || ptr.Deref(r.AdminAccess, false) {
-				continue
-			}
-			for _, i := range p.gpus {
-				g := &gpus[i]
-				g.Modes &= p.mode
-				switch {
-				case p.mode == score.Whole:
-					g.Free, g.Cores = 0, 0
-				case p.memory > 0:
-					g.Free = max(0, g.Free-p.memory)
-				default:
-					memory, cores := r.ConsumedCapacity[v1alpha1.CapMemory], r.ConsumedCapacity[v1alpha1.CapCores]
-					g.Free, g.Cores = max(0, g.Free-memory.Value()/devices.GiB), max(0, g.Cores-cores.Value())
-				}
+	for r, p := range o.held(claims) {
+		for _, i := range p.gpus {
+			g := &gpus[i]
+			g.Modes &= p.mode
+			switch {
+			case p.mode == score.Whole:
+				g.Free, g.Cores = 0, 0
+			case p.memory > 0:
+				g.Free = max(0, g.Free-p.memory)
+			default:
+				memory, cores := r.ConsumedCapacity[v1alpha1.CapMemory], r.ConsumedCapacity[v1alpha1.CapCores]
+				g.Free, g.Cores = max(0, g.Free-memory.Value()/devices.GiB), max(0, g.Cores-cores.Value())
 			}
 		}
 	}
 	return gpus
+}
+
+// Closed returns a function that reports whether claims, which are allocated, keep a device from others: they have one
+// of its GPUs whole, or have a part of one and the device is whole GPUs.
+func (o *GPUs) Closed(claims []*resourceapi.ResourceClaim) func(device string) bool {
+	held := make([]score.Modes, len(o.all))
+	for _, p := range o.held(claims) {
+		for _, i := range p.gpus {
+			held[i] |= p.mode
+		}
+	}
+	return func(device string) bool {
+		p := o.parts[device]
+		return slices.ContainsFunc(p.gpus, func(i int) bool {
+			return held[i]&score.Whole != 0 || held[i] != 0 && p.mode == score.Whole
+		})
+	}
+}
+
+// held are the results of claims, which are allocated, that hold a part of the GPUs.
+func (o *GPUs) held(claims []*resourceapi.ResourceClaim) iter.Seq2[*resourceapi.DeviceRequestAllocationResult, part] {
+	return func(yield func(*resourceapi.DeviceRequestAllocationResult, part) bool) {
+		for _, claim := range claims {
+			results := claim.Status.Allocation.Devices.Results
+			for i := range results {
+				r := &results[i]
+				p, ours := o.parts[r.Device]
+				if ours && r.Driver == v1alpha1.DriverName && !ptr.Deref(r.AdminAccess, false) && !yield(r, p) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // granted is what pods with these allocations asked for, as far as the allocations tell: models that they named are not
