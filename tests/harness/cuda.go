@@ -27,9 +27,9 @@ const (
 // refuses it.
 //
 // The program does what CUDA does: it is a client of MPS if it can reach a daemon, and asks
-// the driver for a context of its own if it cannot. The driver is the node's, with the
-// compute mode that it was told.
-func (n *Namespace) CUDA(t *testing.T, node, pod, uuid string, unset ...string) (how string, err error) {
+// the driver for a context of its own if it cannot. The driver is that of the pod's
+// node, with the compute mode that it was told.
+func (n *Namespace) CUDA(t *testing.T, pod, uuid string, unset ...string) (how string, err error) {
 	t.Helper()
 	process := n.process(t, pod)
 	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", process.Pid))
@@ -43,7 +43,7 @@ func (n *Namespace) CUDA(t *testing.T, node, pod, uuid string, unset ...string) 
 			return InMPS, client.Close()
 		}
 	}
-	closeContext, err := contexts.Open(n.NodeFile(node, "run/nvidia/driver"), uuid)
+	closeContext, err := contexts.Open(n.NodeFile(n.Get(t, pod).Spec.NodeName, "run/nvidia/driver"), uuid)
 	if err != nil {
 		return "", err
 	}

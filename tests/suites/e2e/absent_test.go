@@ -11,35 +11,49 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
+	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
 // readInterval is a setting that the test cluster has, and that a plugin can do without.
 const readInterval = "GPU_READ_INTERVAL"
 
-// A node without the NVIDIA driver says so, offers nothing, and offers its GPUs
-// when there is one.
-func TestNoDriver(t *testing.T) {
+// A node without an NVIDIA driver, and one whose driver is of another version than its kernel module, as after an
+// upgrade, say so, offer nothing, and offer their GPUs when there is one that works, without a restart.
+func TestNoDriverThatWorks(t *testing.T) {
 	t.Parallel()
+	// The kubelet takes half a minute to remove the slices of a plugin that does not come back: on both at once.
 	cluster.Whole(t, "bad")
+	cluster.Whole(t, flipNode)
 	began := time.Now()
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
 	const driverRoot = "/run/nvidia/driver"
 	putBack := moveAway(t, cluster.NodeFile("bad", driverRoot))
+	repair := cluster.ChangeMachine(t, flipNode, func(s *sim.Spec) {
+		s.Driver.Errors = map[string]string{"init": "LIB_RM_VERSION_MISMATCH"}
+	})
 	set := pluginWith(t, "bad", map[string]string{readInterval: ""})
+	cluster.ReplacePlugin(t, flipNode)
 
-	cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable",
-		"No GPUs are offered on this node: no NVIDIA driver: looking for libnvidia-ml.so.1 in the driver root "+
-			"/run/nvidia/driver")
-	cluster.WaitNodeEvent(t, "bad", began, "GPUDriverUnavailable", "say where it is by NVIDIA_DRIVER_ROOT")
-	cluster.PublishesNothing(t, "bad")
+	for node, says := range map[string][]string{
+		"bad": {"No GPUs are offered on this node: no NVIDIA driver: looking for libnvidia-ml.so.1 in the driver root " +
+			driverRoot, "say where it is by NVIDIA_DRIVER_ROOT"},
+		flipNode: {"initialising NVML from " + driverRoot + "/",
+			"the NVIDIA kernel module is of another version than the library"},
+	} {
+		for _, text := range says {
+			cluster.WaitNodeEvent(t, node, began, "GPUDriverUnavailable", text)
+		}
+		cluster.PublishesNothing(t, node)
+		ns.Create(t, harness.Pod(node, node, harness.FromTemplate("one")))
+		ns.WaitUnschedulable(t, node, noRoom)
+	}
 	if _, faults := cluster.Inspect(t); !harness.ContainsAll(faults,
 		[]string{"bad", "no GPUs: GPUDriverUnavailable: No GPUs are offered on this node: no NVIDIA driver"}) {
 		t.Errorf("kubectl inspect cgpu does not name the node's fault:\n%s", faults)
 	}
-	ns.Create(t, harness.Pod("a", "bad", harness.FromTemplate("one")))
-	ns.WaitUnschedulable(t, "a", noRoom)
 
+	repair()
 	// The plugin takes the setting by itself, as when a ConfigMap is made after it was
 	// found to be missing.
 	before := cluster.Plugin(t, "bad")
@@ -54,8 +68,13 @@ func TestNoDriver(t *testing.T) {
 		putBack()
 	})
 	cluster.BindOnNode(t, "bad", driverRoot+".away", driverRoot)
-	cluster.Slice(t, "bad", "has its GPUs again", hasDevices(4))
-	ns.WaitRunning(t, "a")
+	for _, node := range []string{"bad", flipNode} {
+		cluster.Slice(t, node, "has its GPUs again", hasDevices(4))
+		ns.WaitRunning(t, node)
+	}
+	// A plugin that waited for its driver watches events again only up to half a minute later, and misses those of
+	// the next test.
+	cluster.ReplacePlugin(t, flipNode)
 }
 
 // undoOnce is for what may fail the test: sync.OnceFunc would make that a panic, which ends all

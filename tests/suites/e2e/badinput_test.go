@@ -19,7 +19,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
-	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
 // failedPrepare is the reason of the kubelet's Event where the driver refuses a
@@ -141,45 +140,6 @@ func TestUnwritableCDIDirectory(t *testing.T) {
 	repair()
 	ns.Delete(t, "a")
 	ns.Run(t, harness.Pod("a", "bad", harness.FromTemplate("one")))
-}
-
-// A driver whose kernel module is not loaded, or of another version than its library, as
-// after an upgrade. The GPUs appear when it is, without a restart.
-func TestDriverThatCannotBeInitialised(t *testing.T) {
-	t.Parallel()
-	// The kubelet takes half a minute to remove the slices of a plugin that does not come back: on both at once.
-	faults := []struct{ node, ret, says string }{
-		{"bad", "DRIVER_NOT_LOADED", "the NVIDIA kernel module is not loaded: load it"},
-		{flipNode, "LIB_RM_VERSION_MISMATCH", "the NVIDIA kernel module is of another version than the library"},
-	}
-	for _, fault := range faults {
-		cluster.Whole(t, fault.node)
-	}
-	ns := cluster.Namespace(t)
-	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
-	began := time.Now()
-	var putBack []func()
-	for _, fault := range faults {
-		putBack = append(putBack, cluster.ChangeMachine(t, fault.node, func(s *sim.Spec) {
-			s.Driver.Errors = map[string]string{"init": fault.ret}
-		}))
-		cluster.ReplacePlugin(t, fault.node)
-	}
-	for i, fault := range faults {
-		cluster.WaitNodeEvent(t, fault.node, began, "GPUDriverUnavailable", "initialising NVML from /run/nvidia/driver/")
-		cluster.WaitNodeEvent(t, fault.node, began, "GPUDriverUnavailable", fault.says)
-		cluster.PublishesNothing(t, fault.node)
-		ns.Create(t, harness.Pod(fault.node, fault.node, harness.FromTemplate("one")))
-		ns.WaitUnschedulable(t, fault.node, noRoom)
-		putBack[i]()
-		cluster.Slice(t, fault.node, "has its GPUs again", hasDevices(4))
-		ns.WaitRunning(t, fault.node)
-	}
-	for _, fault := range faults {
-		// A plugin that waited for its driver watches events again only up to half a minute later, and misses those of
-		// the next test.
-		cluster.ReplacePlugin(t, fault.node)
-	}
 }
 
 // recordOf is what the plugin of a node keeps of a claim.

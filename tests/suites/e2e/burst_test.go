@@ -47,10 +47,9 @@ const (
 	deployment = "deployment"
 )
 
-// burstOf are 500 pods that ask for several times what the nodes of their modes have; a smaller
-// burst has a part of each line. Those of Deployments stay, the others end by themselves. However those that stay
-// come to lie, some GPU has room for each of the others: of 20 shares of a unit on
-// four GPUs of 15, no more than five are on the emptiest.
+// burstOf are 500 pods that ask for several times what the nodes of their modes have. Those of Deployments stay, the
+// others end by themselves. However those that stay come to lie, some GPU has room for each of the others: of 20 shares
+// of a unit on four GPUs of 15, no more than five are on the emptiest.
 var burstOf = []struct {
 	made   string
 	count  int
@@ -102,8 +101,6 @@ func burstPod(kind int) *corev1.Pod {
 
 // burst is what a test knows of the pods that it has made.
 type burst struct {
-	// part is of how many pods of burstOf one is made.
-	part       int
 	namespaces []*harness.Namespace
 	// pods are those that the API server told of, one lister per namespace.
 	pods []corelisters.PodNamespaceLister
@@ -129,9 +126,9 @@ const (
 // taken.
 const promisedTwice = "a GPU would be promised twice"
 
-func newBurst(t *testing.T, part, namespaces int) *burst {
+func newBurst(t *testing.T, namespaces int) *burst {
 	t.Helper()
-	b := &burst{part: part, refused: map[types.UID]string{}, gone: map[types.UID]bool{}, late: map[types.UID]string{}}
+	b := &burst{refused: map[types.UID]string{}, gone: map[types.UID]bool{}, late: map[types.UID]string{}}
 	for range namespaces {
 		ns := cluster.Namespace(t)
 		factory := informers.NewSharedInformerFactoryWithOptions(ns.Client, 0, informers.WithNamespace(ns.Name))
@@ -149,14 +146,11 @@ func newBurst(t *testing.T, part, namespaces int) *burst {
 
 func (b *burst) namespace(kind int) *harness.Namespace { return b.namespaces[kind%len(b.namespaces)] }
 
-// count is how many pods of a line of burstOf are made.
-func (b *burst) count(kind int) int { return max(1, burstOf[kind].count/b.part) }
-
 // total is how many pods are made.
 func (b *burst) total() int {
 	total := 0
-	for kind := range burstOf {
-		total += b.count(kind)
+	for _, k := range burstOf {
+		total += k.count
 	}
 	return total
 }
@@ -201,10 +195,10 @@ func (b *burst) creates(kind int) []func(context.Context) error {
 	k, ns, pod := burstOf[kind], b.namespace(kind), burstPod(kind)
 	meta := metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", k.made, kind)}
 	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels}, Spec: pod.Spec}
-	count := ptr.To(int32(b.count(kind)))
+	count := ptr.To(int32(k.count))
 	switch k.made {
 	case deployment:
-		object := harness.Deployment(meta.Name, b.count(kind), pod)
+		object := harness.Deployment(meta.Name, k.count, pod)
 		return []func(context.Context) error{func(ctx context.Context) error {
 			_, err := ns.Client.AppsV1().Deployments(ns.Name).Create(ctx, object, metav1.CreateOptions{})
 			return err
@@ -218,7 +212,7 @@ func (b *burst) creates(kind int) []func(context.Context) error {
 		}}
 	}
 	var creates []func(context.Context) error
-	for i := range b.count(kind) {
+	for i := range k.count {
 		creates = append(creates, b.createBare(kind, fmt.Sprintf("%s-%d", meta.Name, i)))
 	}
 	return creates

@@ -10,7 +10,7 @@
 //	fill         four V100 of 15 units of memory each, shared
 //	share        four A10 of 22 units each, shared
 //	whole        eight A100, handed out whole
-//	mixed        two A10 and two T4, handed out whole
+//	mixed        two A10 and two T4, handed out whole, but for the test of what becomes of MPS when it fails
 //	switch       one T4, for tests that change the node's labels
 //	flip         four V100, for the test that keeps changing the mode, and some that break their node
 //	dynamic      eight A100, each in the mode of its first claim

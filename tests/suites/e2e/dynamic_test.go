@@ -69,7 +69,7 @@ func TestContainersHaveAGPUEachByMPS(t *testing.T) {
 	ns.Template(t, "pair", harness.Requests(harness.Named("a", harness.Capped("mps", 2, "memory", "1Gi")), harness.Named(
 		"b", harness.Capped("mps", 5, "memory", "2Gi"))))
 	ns.Run(t, harness.Pod("apart", dynamicNode, harness.FromTemplate("pair"), harness.PerRequest("a", "b")))
-	eachHasItsOwn(t, ns, dynamicNode, "apart", "a", "b")
+	eachHasItsOwn(t, ns, "apart", "a", "b")
 	g := ns.Granted(t, "apart")[0].GPU
 	if err := openToAll(dynamicNode, g.UUID); !errors.Is(err, contexts.ErrBusy) {
 		t.Errorf("a program beside MPS: %v, want %v", err, contexts.ErrBusy)

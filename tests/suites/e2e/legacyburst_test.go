@@ -25,27 +25,6 @@ import (
 
 const allocationAnnotation = "scheduler.framework.gpushare.allocation"
 
-// ordeal is a burst and what happens to the cluster meanwhile: the controller's leader is killed
-// when so many pods are there, the API server when so many have had their GPUs, and leaders
-// again when more have.
-type ordeal struct {
-	// part is of how many pods of burstOf one is made.
-	part          int
-	leaderAtThere int
-	serverAt      int
-	leadersAt     []int
-}
-
-// Pods in ACK's manner come at once to nodes of four modes, while the controller's leader and the
-// API server are killed. Each gets what it asked for, no GPU is in two hands, and nothing is
-// left. It has the cluster to itself, as every test that is not parallel.
-func TestHundredLegacyPods(t *testing.T) { ordeal{part: 5, leaderAtThere: 40, serverAt: 15}.run(t) }
-
-// The same of 500 pods, which ask for several times what there is.
-func TestFiveHundredLegacyPods(t *testing.T) {
-	ordeal{part: 1, leaderAtThere: 100, serverAt: 60, leadersAt: []int{150, 300}}.run(t)
-}
-
 // serverSettles is how long after an API server is back the scheduler may not know yet what is
 // allocated: clients ask again for what they watch after pauses of up to half of that.
 const serverSettles = 30 * time.Second
@@ -54,11 +33,14 @@ const serverSettles = 30 * time.Second
 // to a minute and a half.
 const retriesEnd = 3 * time.Minute
 
-func (o ordeal) run(t *testing.T) {
+// 500 pods in ACK's manner, which ask for several times what there is, come at once to nodes of four modes, while the
+// controller's leader and the API server are killed. Each gets what it asked for, no GPU is in two hands, and nothing is
+// left. It has the cluster to itself, as every test that is not parallel.
+func TestFiveHundredLegacyPods(t *testing.T) {
 	setMode := cluster.Label(t, flipNode, modeLabel)
 	setMode("core_mem")
 	cluster.Publishes(t, flipNode, harness.DevicesIn("core-mem")...)
-	b := newBurst(t, o.part, 4)
+	b := newBurst(t, 4)
 	total := b.total()
 	bystander := harness.Changed(harness.Asking("cpu 10m"),
 		func(p *corev1.Pod) { p.Name, p.Annotations = "bystander", map[string]string{"a": "b"} })
@@ -69,22 +51,21 @@ func (o ordeal) run(t *testing.T) {
 
 	began := time.Now()
 	made := b.start(t)
-	b.waitFor(t, fmt.Sprintf("%d pods to be there", o.leaderAtThere),
-		func(there, _ int) bool { return there >= o.leaderAtThere })
+	b.waitFor(t, "100 pods to be there", func(there, _ int) bool { return there >= 100 })
 	t.Logf("%s: leader %s is killed", since(began), cluster.KillLeader(t))
 	made()
 	hadTheirGPUs := func(some int) {
 		t.Helper()
 		b.waitFor(t, fmt.Sprintf("%d pods to have had their GPUs", some), func(_, served int) bool { return served >= some })
 	}
-	hadTheirGPUs(o.serverAt)
+	hadTheirGPUs(60)
 	t.Logf("%s: the API server is killed", since(began))
 	outage := ledger.Outage{From: time.Now()}
 	cluster.StopAPIServer(t)()
 	cluster.WaitAPIServer(t)
 	outage.To = time.Now().Add(serverSettles)
 	outage.Over = outage.To.Add(retriesEnd)
-	for _, some := range o.leadersAt {
+	for _, some := range []int{150, 300} {
 		hadTheirGPUs(some)
 		t.Logf("%s: leader %s is killed", since(began), cluster.KillLeader(t))
 	}

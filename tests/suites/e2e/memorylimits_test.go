@@ -237,7 +237,7 @@ func heldBesideMPS(t *testing.T, gpus []harness.GPU) {
 	for gpu, counted := range countedBy {
 		ns.Template(t, counted, harness.Requests(harness.Capped("core-mem", gpu, "memory", "3Gi", "cores", "20")))
 		ns.Run(t, harness.Pod(counted, kernelNode, harness.FromTemplate(counted)))
-		how, err := ns.CUDA(t, kernelNode, counted, gpus[gpu].UUID, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
+		how, err := ns.CUDA(t, counted, gpus[gpu].UUID, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
 		if err != nil || how != harness.InMPS {
 			t.Errorf("a program of %s runs %q (%v)", counted, how, err)
 		}

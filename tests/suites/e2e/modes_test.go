@@ -5,8 +5,12 @@
 package e2e
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -38,13 +42,6 @@ func TestModesWithLimits(t *testing.T) {
 		{"InModeCoreMem", "core_mem", "core-mem", inModeCoreMem},
 		{"OneDaemonForAllGPUs", "core_mem", "core-mem", oneDaemonForAllGPUs},
 		{"LimitsLifted", "mps", "mps", limitsLifted},
-		{"PipesOutOfReach", "mps", "mps", pipesOutOfReach},
-		{"PipesRemoved", "mps", "mps", pipesRemoved},
-		{"DaemonHangs", "mps", "mps", daemonHangs},
-		{"DaemonKilled", "mps", "mps", daemonKilled},
-		{"SupervisorKilled", "mps", "mps", supervisorKilled},
-		{"HostDirectoryNotWritable", "mps", "mps", hostDirectoryNotWritable},
-		{"PluginReplaced", "mps", "mps", pluginReplaced},
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			cluster.FreshAfterFailure(t, modesNode)
@@ -133,7 +130,7 @@ func inModeCGPU(t *testing.T) {
 
 	// A GPU for each container, and then two for one.
 	ns.Run(t, harness.Pod("apart", modesNode, harness.FromTemplate("two-cards"), harness.PerRequest("a", "b")))
-	eachHasItsOwn(t, ns, modesNode, "apart", "a", "b")
+	eachHasItsOwn(t, ns, "apart", "a", "b")
 	ns.Create(t, harness.Pod("two-cards", modesNode, harness.FromTemplate("two-cards")),
 		harness.Pod("compute", modesNode, harness.FromTemplate("compute")))
 	ns.WaitPodEvent(t, "two-cards", failedPrepare, "with MPS a container has to be on one GPU")
@@ -142,14 +139,14 @@ func inModeCGPU(t *testing.T) {
 
 // eachHasItsOwn checks that of a claim with a request for each container, on GPUs of
 // their own, each has the device node of its GPU, that GPU's daemon and a limit there.
-func eachHasItsOwn(t *testing.T, ns *harness.Namespace, node, pod string, requests ...string) {
+func eachHasItsOwn(t *testing.T, ns *harness.Namespace, pod string, requests ...string) {
 	t.Helper()
 	grants := ns.Granted(t, pod)
 	if len(grants) != len(requests) {
 		t.Fatalf("pod %s was granted %v", pod, grants)
 	}
 	for i, grant := range grants {
-		seesDaemonOf(t, ns, node, pod, grant.Request, grants[i:i+1])
+		seesDaemonOf(t, ns, pod, grant.Request, grants[i:i+1])
 		if env := ns.GPUEnv(t, pod, grant.Request); env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "" {
 			t.Errorf("%s/%s has no limit: %v", pod, grant.Request, env)
 		}
@@ -176,6 +173,91 @@ func inModeCoreMem(t *testing.T) {
 		harness.Pod("memory", modesNode, harness.FromTemplate("memory")))
 	ns.WaitUnschedulable(t, "more", noRoom)
 	ns.WaitUnschedulable(t, "memory", noRoom)
+}
+
+// Whoever may lift limits: the claim, the node's label, and the claim's word
+// against its class'. The memory is granted all the same, and the pod's Events
+// tell.
+func limitsLifted(t *testing.T) {
+	ns := cluster.Namespace(t)
+	lift := func(disabled bool) resourceapi.DeviceConfiguration {
+		return gpuConfig(fmt.Sprintf(`"disableIsolation":%t`, disabled))
+	}
+	spec := harness.Requests(harness.Capped("mps", 0, "memory", "2Gi"))
+	ns.Template(t, "as-usual", spec)
+	spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: lift(true)}}
+	ns.Template(t, "lifted", spec)
+	against := harness.Requests(harness.Capped("mps", 0, "memory", "2Gi"))
+	against.Devices.Requests[0].Exactly.DeviceClassName = ns.DeviceClass(t, resourceapi.DeviceClassSpec{
+		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+			Expression: `device.driver == "gpu.aliyun.com" && device.attributes["gpu.aliyun.com"].mode == "mps"`,
+		}}},
+		Config: []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: lift(true)}},
+	})
+	against.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: lift(false)}}
+	ns.Template(t, "against-its-class", against)
+
+	const limit = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+	env := harness.WithEnv(harness.LegacyEnv(2, 15, 2, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir)
+	ns.Run(t, harness.Pod("claim", modesNode, harness.FromTemplate("lifted")),
+		harness.Pod("kept", modesNode, harness.FromTemplate("against-its-class")))
+	ns.HasEnv(t, "claim", "main", withoutIsolation(env))
+	ns.HasEnv(t, "kept", "main", harness.WithEnv(env, limit, "0=2150M"))
+
+	setLabel := cluster.Label(t, modesNode, "cgpu.disable.isolation")
+	began := time.Now()
+	setLabel("true")
+	// What is prepared before the plugin has seen the label does not use it.
+	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationDisabled", "cgpu.disable.isolation")
+	ns.Run(t, harness.Pod("node", modesNode, harness.FromTemplate("as-usual")))
+	ns.HasEnv(t, "node", "main", withoutIsolation(env))
+	for _, pod := range []string{"claim", "node"} {
+		ns.WaitPodEvent(t, pod, "GPUIsolationDisabled", "the limits of requests")
+	}
+	ns.HasUnits(t, modesNode, 6, 0, 0, 0)
+}
+
+// A node whose mode does not use MPS has no daemons, and one that comes to use it offers
+// its GPUs when they serve.
+func noDaemonsWithoutMPS(t *testing.T, setMode func(string)) {
+	setMode("default")
+	cluster.Publishes(t, modesNode, harness.DeviceNames(4, "gpu-%d")...)
+	harness.Eventually(t, "the daemons to end", func(context.Context) error {
+		var errs []error
+		for _, g := range cluster.GPUs(t, modesNode) {
+			status, err := cluster.MPS(modesNode).Status(g.UUID)
+			if err == nil && !strings.Contains(status.Reason, "nothing on the node uses MPS") {
+				err = fmt.Errorf("the daemon of GPU %s is %s: %s", g.UUID, status.State, status.Reason)
+			}
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	})
+	supervisor := cluster.Supervisor(t, modesNode)
+	harness.Eventually(t, "the daemons' processes to be gone", func(context.Context) error {
+		daemon, err := harness.Child(supervisor, func(environ string) bool {
+			return strings.Contains(environ, "CUDA_VISIBLE_DEVICES=")
+		})
+		if err == nil {
+			return fmt.Errorf("process %d is the daemon of a GPU that nobody uses by MPS", daemon.Pid)
+		}
+		return nil
+	})
+	// The GPUs are everybody's again.
+	for _, g := range cluster.GPUs(t, modesNode) {
+		waitOpenToAll(t, modesNode, g.UUID)
+	}
+	ns := cluster.Namespace(t)
+	ns.SetGPUProcesses(t, modesNode, harness.GPUProcess{MemoryMiB: 300})
+	began := time.Now()
+	setMode("mps")
+	cluster.Publishes(t, modesNode, append([]string{"gpu-0-mps " + isolationGone}, harness.DevicesIn("mps")[1:]...)...)
+	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "processes use the GPU beside MPS: process ")
+	ns.SetGPUProcesses(t, modesNode)
+	cluster.PublishesInAnyOrder(t, modesNode, harness.DevicesIn("mps")...)
+	ns.Template(t, "one", harness.Requests(harness.Capped("mps", -1, "memory", "1Gi")))
+	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
+	seesGPUAndDaemon(t, ns, "after", "main")
 }
 
 func fullyQualified(name string) *resourceapi.FullyQualifiedName {

@@ -19,22 +19,55 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
+// faultyNode is the one whose MPS daemons and supervisor fail. It has no MPS otherwise.
+const faultyNode = "mixed"
+
+// What fails of MPS closes the GPUs that nothing would share any more, and no others; what runs goes on where the daemon
+// lives on.
+func TestMPSFails(t *testing.T) {
+	cluster.First(t)
+	t.Parallel()
+	cluster.Whole(t, faultyNode)
+	setMode := cluster.Label(t, faultyNode, modeLabel)
+	setMode("mps")
+	for _, step := range []struct {
+		name string
+		run  func(t *testing.T)
+	}{
+		{"PipesOutOfReach", pipesOutOfReach},
+		{"PipesRemoved", pipesRemoved},
+		{"DaemonHangs", daemonHangs},
+		{"DaemonKilled", daemonKilled},
+		{"SupervisorKilled", supervisorKilled},
+		{"HostDirectoryNotWritable", hostDirectoryNotWritable},
+		{"PluginReplaced", pluginReplaced},
+	} {
+		t.Run(step.name, func(t *testing.T) {
+			cluster.FreshAfterFailure(t, faultyNode)
+			cluster.Publishes(t, faultyNode, harness.DevicesIn("mps")...)
+			step.run(t)
+		})
+	}
+	// Other tests find the node as it was.
+	setMode("default")
+	cluster.Publishes(t, faultyNode, harness.DeviceNames(4, "gpu-%d")...)
+}
+
 // seesGPUAndDaemon checks that a container has the device node of its pod's only
 // GPU and the pipe directory of that GPU's daemon, and none of other GPUs.
 func seesGPUAndDaemon(t *testing.T, ns *harness.Namespace, pod, container string) {
 	t.Helper()
-	seesDaemonOf(t, ns, modesNode, pod, container, ns.Granted(t, pod))
+	seesDaemonOf(t, ns, pod, container, ns.Granted(t, pod))
 }
 
 // seesDaemonOf checks the same of a container that has what was granted and nothing else.
-func seesDaemonOf(t *testing.T, ns *harness.Namespace, node, pod, container string, grants []harness.Grant) {
+func seesDaemonOf(t *testing.T, ns *harness.Namespace, pod, container string, grants []harness.Grant) {
 	t.Helper()
 	ns.SeesItsGPUs(t, pod, container, grants)
 	mounts, err := ns.Exec(t, pod, container, "mounts")
@@ -54,7 +87,7 @@ func seesDaemonOf(t *testing.T, ns *harness.Namespace, node, pod, container stri
 			}
 		}
 	}
-	uuid := grants[0].GPU.UUID
+	node, uuid := grants[0].GPU.Node, grants[0].GPU.UUID
 	if want := filepath.Join("/", uuid, "pipe"); len(sources) != 1 || !strings.HasSuffix(sources[0], want) {
 		t.Errorf("%q are mounted at %s in %s/%s, want one that ends in %s", sources, pipeDir, pod, container, want)
 	}
@@ -72,8 +105,8 @@ func seesDaemonOf(t *testing.T, ns *harness.Namespace, node, pod, container stri
 
 // A daemon that does not answer closes its GPU, and keeps its clients.
 func daemonHangs(t *testing.T) {
-	uuid := cluster.GPUs(t, modesNode)[0].UUID
-	daemon, connected := cluster.MPSDaemon(t, modesNode, uuid), connect(t, uuid)
+	uuid := cluster.GPUs(t, faultyNode)[0].UUID
+	daemon, connected := cluster.MPSDaemon(t, faultyNode, uuid), connect(t, uuid)
 	goOn := func() {
 		if err := daemon.Signal(syscall.SIGCONT); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			t.Error(err)
@@ -82,12 +115,12 @@ func daemonHangs(t *testing.T) {
 	t.Cleanup(goOn)
 	began := time.Now()
 	expect.NoError(t, daemon.Signal(syscall.SIGSTOP))
-	cluster.Publishes(t, modesNode, append([]string{"gpu-0-mps " + isolationGone}, harness.DevicesIn("mps")[1:]...)...)
-	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "does not answer")
+	cluster.Publishes(t, faultyNode, append([]string{"gpu-0-mps " + isolationGone}, harness.DevicesIn("mps")[1:]...)...)
+	cluster.WaitNodeEvent(t, faultyNode, began, "GPUIsolationUnavailable", "does not answer")
 	goOn()
-	cluster.PublishesInAnyOrder(t, modesNode, harness.DevicesIn("mps")...)
+	cluster.PublishesInAnyOrder(t, faultyNode, harness.DevicesIn("mps")...)
 	connected()
-	if now := cluster.MPSDaemon(t, modesNode, uuid).Pid; now != daemon.Pid {
+	if now := cluster.MPSDaemon(t, faultyNode, uuid).Pid; now != daemon.Pid {
 		t.Errorf("the daemon was process %d and is %d", daemon.Pid, now)
 	}
 }
@@ -99,23 +132,23 @@ func daemonKilled(t *testing.T) {
 	for g := range 2 {
 		ns.Template(t, fmt.Sprintf("on-%d", g), harness.Requests(harness.Capped("mps", g, "memory", "1Gi")))
 	}
-	again := harness.Pod("again", modesNode, harness.FromTemplate("on-0"))
+	again := harness.Pod("again", faultyNode, harness.FromTemplate("on-0"))
 	again.Spec.RestartPolicy = corev1.RestartPolicyAlways
-	ns.Run(t, harness.Pod("other-card", modesNode, harness.FromTemplate("on-1")), again)
+	ns.Run(t, harness.Pod("other-card", faultyNode, harness.FromTemplate("on-1")), again)
 	before := ns.Containers(t)
 	crashed := before["again"]
 	delete(before, "again")
-	g := cluster.GPUs(t, modesNode)[0]
+	g := cluster.GPUs(t, faultyNode)[0]
 
-	back := withoutDaemons(t)
+	back := withoutDaemons(t, faultyNode)
 	began := time.Now()
-	killDaemon(t, g.UUID)
-	cluster.Publishes(t, modesNode, append([]string{"gpu-0-mps " + isolationGone}, harness.DevicesIn("mps")[1:]...)...)
-	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "GPU 0 is closed to new claims")
+	killDaemon(t, faultyNode, g.UUID)
+	cluster.Publishes(t, faultyNode, append([]string{"gpu-0-mps " + isolationGone}, harness.DevicesIn("mps")[1:]...)...)
+	cluster.WaitNodeEvent(t, faultyNode, began, "GPUIsolationUnavailable", "GPU 0 is closed to new claims")
 	showsHealth(t, ns, "again", "Unhealthy", "keeps the users of the GPU apart")
 	t.Logf("the GPU is closed and its pod shows why %s after its daemon was killed", since(began))
 	showsHealth(t, ns, "other-card", "Healthy", "")
-	ns.Create(t, harness.Pod("late", modesNode, harness.FromTemplate("on-0")))
+	ns.Create(t, harness.Pod("late", faultyNode, harness.FromTemplate("on-0")))
 	ns.WaitUnschedulable(t, "late", noRoom)
 	ns.WaitRunning(t, "other-card")
 	closedWithoutServer(t, ns, "again", g.UUID)
@@ -126,10 +159,10 @@ func daemonKilled(t *testing.T) {
 	returned := time.Now()
 	back()
 	harness.Eventually(t, "the daemon to serve again", func(context.Context) error {
-		return cluster.MPS(modesNode).Check(g.UUID)
+		return cluster.MPS(faultyNode).Check(g.UUID)
 	})
 	recovered := time.Now()
-	cluster.PublishesInAnyOrder(t, modesNode, harness.DevicesIn("mps")...)
+	cluster.PublishesInAnyOrder(t, faultyNode, harness.DevicesIn("mps")...)
 	t.Logf("the GPU was offered again %s after its daemon served", since(recovered))
 	ns.WaitRunning(t, "late")
 	t.Logf("a pod that waited for the GPU runs %s after daemons can be started again", since(returned))
@@ -148,43 +181,43 @@ func supervisorKilled(t *testing.T) {
 	for g := range 2 {
 		ns.Template(t, fmt.Sprintf("on-%d", g), harness.Requests(harness.Capped("mps", g, "memory", "1Gi")))
 	}
-	ns.Run(t, harness.Pod("running", modesNode, harness.FromTemplate("on-1")))
+	ns.Run(t, harness.Pod("running", faultyNode, harness.FromTemplate("on-1")))
 	before := ns.Containers(t)
 
 	// The kubelet prepares the claim only when it goes on.
-	resume := cluster.PauseKubelet(t, modesNode)
-	ns.Create(t, harness.Pod("granted", modesNode, harness.FromTemplate("on-0")))
+	resume := cluster.PauseKubelet(t, faultyNode)
+	ns.Create(t, harness.Pod("granted", faultyNode, harness.FromTemplate("on-0")))
 	ns.WaitBound(t, "granted")
-	back := withoutDaemons(t)
+	back := withoutDaemons(t, faultyNode)
 	began := time.Now()
-	expect.NoError(t, cluster.Supervisor(t, modesNode).Kill())
+	expect.NoError(t, cluster.Supervisor(t, faultyNode).Kill())
 	var closed []string
 	for _, name := range harness.DevicesIn("mps") {
 		closed = append(closed, name+" "+isolationGone)
 	}
-	cluster.Publishes(t, modesNode, closed...)
-	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "GPU 3 is closed to new claims")
+	cluster.Publishes(t, faultyNode, closed...)
+	cluster.WaitNodeEvent(t, faultyNode, began, "GPUIsolationUnavailable", "GPU 3 is closed to new claims")
 	resume()
 	ns.WaitPodEvent(t, "granted", failedPrepare, "its share could not be limited by mps")
 	// The kubelet would try it again, a minute and a half later.
 	ns.Delete(t, "granted")
-	ns.Create(t, harness.Pod("late", modesNode, harness.FromTemplate("on-0")))
+	ns.Create(t, harness.Pod("late", faultyNode, harness.FromTemplate("on-0")))
 	ns.WaitUnschedulable(t, "late", noRoom)
 
 	back()
-	cluster.PublishesInAnyOrder(t, modesNode, harness.DevicesIn("mps")...)
+	cluster.PublishesInAnyOrder(t, faultyNode, harness.DevicesIn("mps")...)
 	ns.WaitRunning(t, "late")
 	ns.KeptRunning(t, before)
-	cluster.ReplaceSupervisor(t, modesNode)
+	cluster.ReplaceSupervisor(t, faultyNode)
 }
 
 // A supervisor that cannot tell how a daemon is ends, and says so at the node.
 func hostDirectoryNotWritable(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Capped("mps", 0, "memory", "1Gi")))
-	uuid := cluster.GPUs(t, modesNode)[0].UUID
-	daemon, began := cluster.MPSDaemon(t, modesNode, uuid), time.Now()
-	cluster.ReadOnly(t, cluster.Supervisor(t, modesNode), mps.DefaultHostDir)
+	uuid := cluster.GPUs(t, faultyNode)[0].UUID
+	daemon, began := cluster.MPSDaemon(t, faultyNode, uuid), time.Now()
+	cluster.ReadOnly(t, cluster.Supervisor(t, faultyNode), mps.DefaultHostDir)
 	t.Cleanup(func() {
 		if t.Failed() {
 			output, err := ns.Kubectl(t, "--namespace", "kube-system", "logs", "--previous", "--selector",
@@ -197,121 +230,36 @@ func hostDirectoryNotWritable(t *testing.T) {
 	if err := daemon.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		t.Fatalf("kill the daemon of GPU %s: %v", uuid, err)
 	}
-	cluster.WaitNodeEvent(t, modesNode, began, "GPUMPSSupervisorFailed", "read-only file system")
+	cluster.WaitNodeEvent(t, faultyNode, began, "GPUMPSSupervisorFailed", "read-only file system")
 	// The kubelet starts it again, with a mount of its own.
 	harness.Eventually(t, "the daemon to serve again", func(context.Context) error {
-		dir := cluster.MPS(modesNode)
+		dir := cluster.MPS(faultyNode)
 		status, err := dir.Status(uuid)
 		if err == nil && status.Since.Before(began) {
 			err = errors.New("it is not known what became of it")
 		}
 		return errors.Join(err, dir.Check(uuid))
 	})
-	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
-	cluster.ReplaceSupervisor(t, modesNode)
-}
-
-// Whoever may lift limits: the claim, the node's label, and the claim's word
-// against its class'. The memory is granted all the same, and the pod's Events
-// tell.
-func limitsLifted(t *testing.T) {
-	ns := cluster.Namespace(t)
-	lift := func(disabled bool) resourceapi.DeviceConfiguration {
-		return gpuConfig(fmt.Sprintf(`"disableIsolation":%t`, disabled))
-	}
-	spec := harness.Requests(harness.Capped("mps", 0, "memory", "2Gi"))
-	ns.Template(t, "as-usual", spec)
-	spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: lift(true)}}
-	ns.Template(t, "lifted", spec)
-	against := harness.Requests(harness.Capped("mps", 0, "memory", "2Gi"))
-	against.Devices.Requests[0].Exactly.DeviceClassName = ns.DeviceClass(t, resourceapi.DeviceClassSpec{
-		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
-			Expression: `device.driver == "gpu.aliyun.com" && device.attributes["gpu.aliyun.com"].mode == "mps"`,
-		}}},
-		Config: []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: lift(true)}},
-	})
-	against.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: lift(false)}}
-	ns.Template(t, "against-its-class", against)
-
-	const limit = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-	env := harness.WithEnv(harness.LegacyEnv(2, 15, 2, 0), "CUDA_MPS_PIPE_DIRECTORY", pipeDir)
-	ns.Run(t, harness.Pod("claim", modesNode, harness.FromTemplate("lifted")),
-		harness.Pod("kept", modesNode, harness.FromTemplate("against-its-class")))
-	ns.HasEnv(t, "claim", "main", withoutIsolation(env))
-	ns.HasEnv(t, "kept", "main", harness.WithEnv(env, limit, "0=2150M"))
-
-	setLabel := cluster.Label(t, modesNode, "cgpu.disable.isolation")
-	began := time.Now()
-	setLabel("true")
-	// What is prepared before the plugin has seen the label does not use it.
-	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationDisabled", "cgpu.disable.isolation")
-	ns.Run(t, harness.Pod("node", modesNode, harness.FromTemplate("as-usual")))
-	ns.HasEnv(t, "node", "main", withoutIsolation(env))
-	for _, pod := range []string{"claim", "node"} {
-		ns.WaitPodEvent(t, pod, "GPUIsolationDisabled", "the limits of requests")
-	}
-	ns.HasUnits(t, modesNode, 6, 0, 0, 0)
+	ns.Run(t, harness.Pod("after", faultyNode, harness.FromTemplate("one")))
+	cluster.ReplaceSupervisor(t, faultyNode)
 }
 
 // A client of a GPU's daemon goes on when the plugin is replaced.
 func pluginReplaced(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Capped("mps", 0, "memory", "1Gi")))
-	ns.Run(t, harness.Pod("before", modesNode, harness.FromTemplate("one")))
-	connected := connect(t, cluster.GPUs(t, modesNode)[0].UUID)
-	cluster.ReplacePlugin(t, modesNode)
-	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
+	ns.Run(t, harness.Pod("before", faultyNode, harness.FromTemplate("one")))
+	connected := connect(t, cluster.GPUs(t, faultyNode)[0].UUID)
+	cluster.ReplacePlugin(t, faultyNode)
+	ns.Run(t, harness.Pod("after", faultyNode, harness.FromTemplate("one")))
 	connected()
-}
-
-// A node whose mode does not use MPS has no daemons, and one that comes to use it offers
-// its GPUs when they serve.
-func noDaemonsWithoutMPS(t *testing.T, setMode func(string)) {
-	setMode("default")
-	cluster.Publishes(t, modesNode, harness.DeviceNames(4, "gpu-%d")...)
-	harness.Eventually(t, "the daemons to end", func(context.Context) error {
-		var errs []error
-		for _, g := range cluster.GPUs(t, modesNode) {
-			status, err := cluster.MPS(modesNode).Status(g.UUID)
-			if err == nil && !strings.Contains(status.Reason, "nothing on the node uses MPS") {
-				err = fmt.Errorf("the daemon of GPU %s is %s: %s", g.UUID, status.State, status.Reason)
-			}
-			errs = append(errs, err)
-		}
-		return errors.Join(errs...)
-	})
-	supervisor := cluster.Supervisor(t, modesNode)
-	harness.Eventually(t, "the daemons' processes to be gone", func(context.Context) error {
-		daemon, err := harness.Child(supervisor, func(environ string) bool {
-			return strings.Contains(environ, "CUDA_VISIBLE_DEVICES=")
-		})
-		if err == nil {
-			return fmt.Errorf("process %d is the daemon of a GPU that nobody uses by MPS", daemon.Pid)
-		}
-		return nil
-	})
-	// The GPUs are everybody's again.
-	for _, g := range cluster.GPUs(t, modesNode) {
-		waitOpenToAll(t, modesNode, g.UUID)
-	}
-	ns := cluster.Namespace(t)
-	ns.SetGPUProcesses(t, modesNode, harness.GPUProcess{MemoryMiB: 300})
-	began := time.Now()
-	setMode("mps")
-	cluster.Publishes(t, modesNode, append([]string{"gpu-0-mps " + isolationGone}, harness.DevicesIn("mps")[1:]...)...)
-	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "processes use the GPU beside MPS: process ")
-	ns.SetGPUProcesses(t, modesNode)
-	cluster.PublishesInAnyOrder(t, modesNode, harness.DevicesIn("mps")...)
-	ns.Template(t, "one", harness.Requests(harness.Capped("mps", -1, "memory", "1Gi")))
-	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
-	seesGPUAndDaemon(t, ns, "after", "main")
 }
 
 // connect makes the test a client of a GPU's daemon. The returned function fails
 // the test where the daemon has ended since then.
 func connect(t *testing.T, uuid string) (connected func()) {
 	t.Helper()
-	client, err := net.Dial("unix", cluster.Socket(t, modesNode, mps.DefaultHostDir, uuid, "pipe", mps.SocketName))
+	client, err := net.Dial("unix", cluster.Socket(t, faultyNode, mps.DefaultHostDir, uuid, "pipe", mps.SocketName))
 	expect.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 	return func() {
@@ -323,12 +271,12 @@ func connect(t *testing.T, uuid string) (connected func()) {
 	}
 }
 
-// withoutDaemons keeps daemons from being started on the node, until the returned
+// withoutDaemons keeps daemons from being started on a node, until the returned
 // function is called or the test ends. The program stays where it is, for
 // containers have it mounted.
-func withoutDaemons(t *testing.T) (back func()) {
+func withoutDaemons(t *testing.T, node string) (back func()) {
 	t.Helper()
-	program := cluster.NodeFile(modesNode, controlBinary)
+	program := cluster.NodeFile(node, controlBinary)
 	expect.NoError(t, os.Chmod(program, 0o644))
 	back = func() {
 		if err := os.Chmod(program, 0o755); err != nil {
@@ -339,13 +287,13 @@ func withoutDaemons(t *testing.T) (back func()) {
 	return back
 }
 
-func killDaemon(t *testing.T, uuid string) {
+func killDaemon(t *testing.T, node, uuid string) {
 	t.Helper()
-	expect.NoErrorf(t, cluster.MPSDaemon(t, modesNode, uuid).Kill(), "kill the daemon of GPU %s", uuid)
+	expect.NoErrorf(t, cluster.MPSDaemon(t, node, uuid).Kill(), "kill the daemon of GPU %s", uuid)
 }
 
 func statusOf(t *testing.T, uuid string) string {
-	status, err := cluster.MPS(modesNode).Status(uuid)
+	status, err := cluster.MPS(faultyNode).Status(uuid)
 	if err != nil {
 		return err.Error()
 	}

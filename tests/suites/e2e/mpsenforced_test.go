@@ -20,7 +20,7 @@ import (
 // it does with its environment, or does not run.
 func inMPSOrRefused(t *testing.T, ns *harness.Namespace, pod, uuid string) {
 	t.Helper()
-	if how, err := ns.CUDA(t, modesNode, pod, uuid); err != nil || how != harness.InMPS {
+	if how, err := ns.CUDA(t, pod, uuid); err != nil || how != harness.InMPS {
 		t.Errorf("a program of %s runs %q (%v)", pod, how, err)
 	}
 	refused(t, ns, pod, uuid, "CUDA_MPS_PIPE_DIRECTORY")
@@ -28,7 +28,7 @@ func inMPSOrRefused(t *testing.T, ns *harness.Namespace, pod, uuid string) {
 
 func refused(t *testing.T, ns *harness.Namespace, pod, uuid string, unset ...string) {
 	t.Helper()
-	if how, err := ns.CUDA(t, modesNode, pod, uuid, unset...); !errors.Is(err, contexts.ErrBusy) {
+	if how, err := ns.CUDA(t, pod, uuid, unset...); !errors.Is(err, contexts.ErrBusy) {
 		t.Errorf("a program of %s without the variables %q runs %q (%v)", pod, unset, how, err)
 	}
 }
@@ -37,7 +37,7 @@ func refused(t *testing.T, ns *harness.Namespace, pod, uuid string, unset ...str
 func closedWithoutServer(t *testing.T, ns *harness.Namespace, pod, uuid string) {
 	t.Helper()
 	harness.Eventually(t, "the daemon to be down", func(context.Context) error {
-		if cluster.MPS(modesNode).Check(uuid) == nil {
+		if cluster.MPS(faultyNode).Check(uuid) == nil {
 			return errors.New("it serves")
 		}
 		return nil
@@ -49,16 +49,16 @@ func closedWithoutServer(t *testing.T, ns *harness.Namespace, pod, uuid string) 
 // serverKilled ends the MPS server of a GPU alone: the GPU gets another one.
 func serverKilled(t *testing.T, ns *harness.Namespace, pod, uuid string) {
 	t.Helper()
-	expect.NoError(t, cluster.MPSServer(t, modesNode, uuid).Kill())
+	expect.NoError(t, cluster.MPSServer(t, faultyNode, uuid).Kill())
 	harness.Eventually(t, "the daemon to be started again", func(context.Context) error {
-		status, err := cluster.MPS(modesNode).Status(uuid)
+		status, err := cluster.MPS(faultyNode).Status(uuid)
 		if err == nil && !strings.Contains(status.Reason, "MPS server") {
 			err = fmt.Errorf("its status is %s", statusOf(t, uuid))
 		}
 		return err
 	})
 	harness.Eventually(t, "the daemon to serve again", func(context.Context) error {
-		return cluster.MPS(modesNode).Check(uuid)
+		return cluster.MPS(faultyNode).Check(uuid)
 	})
 	inMPSOrRefused(t, ns, pod, uuid)
 }

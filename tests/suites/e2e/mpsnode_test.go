@@ -76,9 +76,9 @@ func oneDaemonForAllGPUs(t *testing.T) {
 	for _, name := range harness.DevicesIn("core-mem") {
 		closed = append(closed, name+" "+isolationGone)
 	}
-	back := withoutDaemons(t)
+	back := withoutDaemons(t, modesNode)
 	began := time.Now()
-	killDaemon(t, strings.Join(uuids, ","))
+	killDaemon(t, modesNode, strings.Join(uuids, ","))
 	cluster.Publishes(t, modesNode, closed...)
 	cluster.WaitNodeEvent(t, modesNode, began, "GPUIsolationUnavailable", "GPU 3 is closed to new claims")
 	for _, grant := range grants {

@@ -35,9 +35,9 @@ func sameFile(t *testing.T, paths ...string) bool {
 func pipesOutOfReach(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Capped("mps", 0, "memory", "1Gi")))
-	ns.Run(t, harness.Pod("attacker", modesNode, harness.FromTemplate("one")),
-		harness.Pod("neighbour", modesNode, harness.FromTemplate("one")))
-	uuid := cluster.GPUs(t, modesNode)[0].UUID
+	ns.Run(t, harness.Pod("attacker", faultyNode, harness.FromTemplate("one")),
+		harness.Pod("neighbour", faultyNode, harness.FromTemplate("one")))
+	uuid := cluster.GPUs(t, faultyNode)[0].UUID
 	dir := ns.Inside(t, "attacker", pipeDir)
 	written, err := fill(filepath.Join(dir, "large"), 300<<20)
 	if written > 0 || !errors.Is(err, syscall.EROFS) {
@@ -61,28 +61,28 @@ func pipesOutOfReach(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	planted := make(chan error, 1)
 	go func() { planted <- plant(ctx, dir) }()
-	killDaemon(t, uuid)
+	killDaemon(t, faultyNode, uuid)
 	harness.Eventually(t, "another daemon to serve", func(context.Context) error {
-		status, err := cluster.MPS(modesNode).Status(uuid)
+		status, err := cluster.MPS(faultyNode).Status(uuid)
 		if err == nil && status.Restarts == 0 {
 			err = errors.New("it is not known that it has ended")
 		}
-		return errors.Join(err, cluster.MPS(modesNode).Check(uuid))
+		return errors.Join(err, cluster.MPS(faultyNode).Check(uuid))
 	})
 	stop()
 	if err := <-planted; err != nil {
 		t.Error(err)
 	}
-	cluster.PublishesInAnyOrder(t, modesNode, harness.DevicesIn("mps")...)
-	entries, err := os.ReadDir(cluster.MPS(modesNode).PipeDir(uuid))
+	cluster.PublishesInAnyOrder(t, faultyNode, harness.DevicesIn("mps")...)
+	entries, err := os.ReadDir(cluster.MPS(faultyNode).PipeDir(uuid))
 	if err != nil || len(entries) != 1 || entries[0].Name() != mps.SocketName {
 		t.Errorf("clients of the GPU have %v (%v)", entries, err)
 	}
-	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
+	ns.Run(t, harness.Pod("after", faultyNode, harness.FromTemplate("one")))
 	for _, pod := range []string{"neighbour", "after"} {
 		seesGPUAndDaemon(t, ns, pod, "main")
 	}
-	cluster.ReplaceSupervisor(t, modesNode)
+	cluster.ReplaceSupervisor(t, faultyNode)
 }
 
 // fill writes so many bytes to a new file.
@@ -118,20 +118,20 @@ func plant(ctx context.Context, dir string) error {
 func pipesRemoved(t *testing.T) {
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Capped("mps", 0, "memory", "1Gi")))
-	ns.Run(t, harness.Pod("neighbour", modesNode, harness.FromTemplate("one")))
-	uuid := cluster.GPUs(t, modesNode)[0].UUID
-	daemon, connected := cluster.MPSDaemon(t, modesNode, uuid).Pid, connect(t, uuid)
+	ns.Run(t, harness.Pod("neighbour", faultyNode, harness.FromTemplate("one")))
+	uuid := cluster.GPUs(t, faultyNode)[0].UUID
+	daemon, connected := cluster.MPSDaemon(t, faultyNode, uuid).Pid, connect(t, uuid)
 
-	expect.NoError(t, os.Remove(filepath.Join(cluster.MPS(modesNode).PipeDir(uuid), mps.SocketName)))
+	expect.NoError(t, os.Remove(filepath.Join(cluster.MPS(faultyNode).PipeDir(uuid), mps.SocketName)))
 	harness.Eventually(t, "the neighbour to find the daemon again", func(context.Context) error {
 		_, err := ns.Exec(t, "neighbour", "main", "stat", filepath.Join(pipeDir, mps.SocketName))
-		return errors.Join(err, cluster.MPS(modesNode).Check(uuid))
+		return errors.Join(err, cluster.MPS(faultyNode).Check(uuid))
 	})
 	connected()
 	connect(t, uuid)()
-	if now := cluster.MPSDaemon(t, modesNode, uuid).Pid; now != daemon {
+	if now := cluster.MPSDaemon(t, faultyNode, uuid).Pid; now != daemon {
 		t.Errorf("the daemon was process %d and is %d", daemon, now)
 	}
-	cluster.PublishesInAnyOrder(t, modesNode, harness.DevicesIn("mps")...)
-	ns.Run(t, harness.Pod("after", modesNode, harness.FromTemplate("one")))
+	cluster.PublishesInAnyOrder(t, faultyNode, harness.DevicesIn("mps")...)
+	ns.Run(t, harness.Pod("after", faultyNode, harness.FromTemplate("one")))
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,48 +21,59 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
-// A GPU that breaks while the plugin runs, or is broken when it starts, takes no
-// other with it, and is offered again when it works.
+// GPUs that break while the plugin runs, or are broken when it starts, take no other with them, and are offered again
+// when they work.
 func TestSickGPUTakesNoOtherWithIt(t *testing.T) {
 	cluster.First(t)
 	t.Parallel()
 	cluster.Whole(t, flipNode)
 	ns := cluster.Namespace(t)
 	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
-	for name, tc := range map[string]struct {
-		fault sim.Fault
-		says  string
-		// remembered says that a plugin goes on with what the GPU told before.
-		remembered bool
+	all := harness.DevicesIn("share")
+	for _, tc := range []struct {
+		name string
+		// faults are those of the GPUs from the second on, and says what the node's Event says of each.
+		faults []sim.Fault
+		says   []string
+		// remembered is how many of these GPUs a plugin that runs goes on to offer, by what they told before: the first.
+		remembered int
 	}{
-		"lost":       {fault: sim.Fault{Lost: true}, says: "Lost"},
-		"hangs":      {fault: sim.Fault{Hangs: true}, says: "no answer in time"},
-		"hangs-once": {fault: sim.Fault{Errors: map[sim.Property]string{"uuid": "HANG"}}, says: "no answer in time"},
-		"untold":     {fault: sim.Fault{Errors: map[sim.Property]string{"memory": "UNKNOWN"}}, says: "memory"},
-		"half-told": {
-			fault: sim.Fault{Errors: map[sim.Property]string{"computeCapability": "UNKNOWN"}}, says: "compute capability",
-			remembered: true,
-		},
+		{name: "are lost, hang, and do not tell their memory", faults: []sim.Fault{
+			{Lost: true}, {Hangs: true}, {Errors: map[sim.Property]string{"memory": "UNKNOWN"}},
+		}, says: []string{"Lost", "no answer in time", "memory"}},
+		{name: "tell half, and hang once", faults: []sim.Fault{
+			{Errors: map[sim.Property]string{"computeCapability": "UNKNOWN"}},
+			{Errors: map[sim.Property]string{"uuid": "HANG"}},
+		}, says: []string{"compute capability", "no answer in time"}, remembered: 1},
 	} {
-		cluster.Publishes(t, flipNode, "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
+		cluster.Publishes(t, flipNode, all...)
 		began := time.Now()
-		putBack := cluster.ChangeMachine(t, flipNode, func(s *sim.Spec) { s.GPUs[1].Fault = tc.fault })
-		if !tc.remembered {
-			cluster.Publishes(t, flipNode, "gpu-0-share", "gpu-2-share", "gpu-3-share")
-			cluster.WaitNodeEvent(t, flipNode, began, "GPULeftOut", tc.says)
-			t.Logf("%s: left out after %s", name, since(began))
+		putBack := cluster.ChangeMachine(t, flipNode, func(s *sim.Spec) {
+			for i, fault := range tc.faults {
+				s.GPUs[1+i].Fault = fault
+			}
+		})
+		well := slices.Concat(all[:1], all[1+len(tc.faults):])
+		cluster.PublishesInAnyOrder(t, flipNode, slices.Concat(well, all[1:1+tc.remembered])...)
+		isTold := func(texts []string) {
+			for _, text := range texts {
+				cluster.WaitNodeEvent(t, flipNode, began, "GPULeftOut", text)
+			}
 		}
+		isTold(tc.says[tc.remembered:])
+		t.Logf("GPUs that %s: left out after %s", tc.name, since(began))
 
 		// The next plugin finds it so.
 		cluster.ReplacePlugin(t, flipNode)
-		cluster.WaitNodeEvent(t, flipNode, began, "GPULeftOut", tc.says)
-		ns.Run(t, harness.Pod("beside-"+name, flipNode, harness.FromTemplate("one")))
-		ns.SeesItsGPUs(t, "beside-"+name, "main", ns.Granted(t, "beside-"+name))
-		cluster.Publishes(t, flipNode, "gpu-0-share", "gpu-2-share", "gpu-3-share")
+		isTold(tc.says)
+		cluster.Publishes(t, flipNode, well...)
+		pod := fmt.Sprintf("beside-%d", len(tc.faults))
+		ns.Run(t, harness.Pod(pod, flipNode, harness.FromTemplate("one")))
+		ns.SeesItsGPUs(t, pod, "main", ns.Granted(t, pod))
 		healed := time.Now()
 		putBack()
-		cluster.Publishes(t, flipNode, "gpu-0-share", "gpu-1-share", "gpu-2-share", "gpu-3-share")
-		t.Logf("%s: offered again after %s", name, since(healed))
+		cluster.Publishes(t, flipNode, all...)
+		t.Logf("GPUs that %s: offered again after %s", tc.name, since(healed))
 	}
 }
 

@@ -32,10 +32,6 @@ func TestSpreadIsEvenForDeployments(t *testing.T) {
 		run  func(t *testing.T, ns *harness.Namespace)
 		want []int64
 	}{
-		{"eight replicas", func(t *testing.T, ns *harness.Namespace) {
-			ns.Deploy(t, deploymentOn("d", 8, legacy(4), "fill"))
-			ns.PodsOf(t, "d", 8)
-		}, []int64{8, 8, 8, 8}},
 		{"scaled up", func(t *testing.T, ns *harness.Namespace) {
 			ns.Deploy(t, deploymentOn("d", 1, legacy(4), "fill"))
 			for _, replicas := range []int{1, 3, 8} {
@@ -43,14 +39,6 @@ func TestSpreadIsEvenForDeployments(t *testing.T) {
 				ns.PodsOf(t, "d", replicas)
 			}
 		}, []int64{8, 8, 8, 8}},
-		{"applied in a row", func(t *testing.T, ns *harness.Namespace) {
-			for _, name := range []string{"a", "b", "c"} {
-				ns.Deploy(t, deploymentOn(name, 1, legacy(4), "fill"))
-			}
-			for _, name := range []string{"a", "b", "c"} {
-				ns.PodsOf(t, name, 1)
-			}
-		}, []int64{0, 4, 4, 4}},
 		{"claims", func(t *testing.T, ns *harness.Namespace) {
 			ns.Template(t, "four", harness.Requests(harness.Share("gpu", "4Gi")))
 			ns.Deploy(t, deploymentOn("d", 8, harness.Pod("p", "fill", harness.FromTemplate("four")), "fill"))
