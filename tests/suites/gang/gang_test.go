@@ -221,26 +221,6 @@ func TestLastPodsOfAJob(t *testing.T) {
 	})
 }
 
-// What is no gang is scheduled as it always was, and says so where somebody meant one.
-func TestWhatIsNoGang(t *testing.T) {
-	ns := cluster.Namespace(t)
-	wrong := member("wrong", 0, 0, "share", "mem 1")
-	ns.Run(t, wrong)
-	upper := member("Upper_Case", 2, 0, "share", "mem 1")
-	upper.Name = "upper"
-	ns.Run(t, upper)
-	gate := []corev1.PodSchedulingGate{{Name: "e2e.gpu.aliyun.com/gate"}}
-	for name, pod := range map[string]*corev1.Pod{
-		"not a number from 1": member("none", 0, 1, "share", "mem 1"),
-		"cannot be the name": harness.Changed(member("Upper_Case", 2, 1, "share", "mem 1"),
-			func(p *corev1.Pod) { p.Name = "u" }),
-	} {
-		pod.Spec.SchedulingGates = gate
-		ns.Create(t, pod)
-		ns.WaitPodEvent(t, pod.Name, "GPUGangNotHeld", name)
-	}
-}
-
 // A node that spreads its shares holds some back. A gang that needs them at once gets them.
 func TestGangOnANodeThatSpreads(t *testing.T) {
 	setPlacement := cluster.Label(t, "share", ack.NodeLabelPlacement)

@@ -117,27 +117,3 @@ func TestPreemption(t *testing.T) {
 	ns.Run(t, asks(high, "high-share", "share", "mem 15"))
 	isState(t, ns, "share-0 gone, share-1 Running, share-2 Running, share-3 Running, kept Running")
 }
-
-// What a tenant writes into its pods exempts them no more, nor does it keep others from being
-// helped: a gang of which one pod is enough, and a pod that keeps others away from a node that has
-// nothing for them. Pods of namespaces that do not take part stay.
-func TestNobodyIsExemptFromPreemption(t *testing.T) {
-	ns, strangers := cluster.Namespace(t, harness.Preemption), cluster.Namespace(t)
-	low := priorityClass(t, ns, -5, corev1.PreemptLowerPriority)
-	high := priorityClass(t, ns, 1000, corev1.PreemptLowerPriority)
-	strangers.Run(t, asks(low, "stranger", "whole", "nvidia.com/gpu 1"))
-	ns.Create(t, ofClass(low, members("own", 1, 3, "whole", "nvidia.com/gpu 1"))...)
-	waitRuns(t, ns, "own-", 3)
-	pause := harness.GoingTo(harness.Pod("pause", "linked"), "pause", "linked")
-	pause.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
-		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: corev1.LabelHostname,
-			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "urgent"}}}}}}
-	ns.Run(t, pause)
-
-	urgent := asks(high, "urgent", "", "nvidia.com/gpu 1")
-	urgent.Spec.NodeSelector = nil
-	ns.Run(t, urgent)
-	ns.WaitPodEvent(t, "urgent", "GPUPreempting", "1 pod of lower priority is evicted from node whole")
-	waitRuns(t, ns, "own-", 2)
-	isState(t, strangers, "stranger Running")
-}

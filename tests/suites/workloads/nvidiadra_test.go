@@ -14,11 +14,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -229,36 +226,4 @@ devices:
 	ns.Create(t, nvidiaPod("refused", migNode, harness.FromTemplate("mig-mps"),
 		harness.PerRequest("small", "middle", "large")))
 	ns.WaitPodEvent(t, "refused", "FailedPrepareDynamicResources", "MPS on MIG instances is not offered here")
-}
-
-// A quota on NVIDIA's class counts, and a claim that means nothing here is refused when it is made.
-func TestClaimsThatAreRefused(t *testing.T) {
-	ns := cluster.Namespace(t)
-	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "gpus"}}
-	quota.Spec.Hard = corev1.ResourceList{"gpu.nvidia.com.deviceclass.resource.k8s.io/devices": resource.MustParse("1")}
-	harness.Make(t, cluster.Client.CoreV1().ResourceQuotas(ns.Name), quota)
-	create := func(name, text string, dryRun ...string) error {
-		_, err := cluster.Client.ResourceV1().ResourceClaims(ns.Name).Create(t.Context(),
-			&resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec(t, text)},
-			metav1.CreateOptions{DryRun: dryRun})
-		return err
-	}
-	// Before it knows the quota, the API server takes a claim without counting it.
-	harness.Eventually(t, "the API server to know the quota", func(context.Context) error {
-		const two = `{devices: {requests: [{name: gpus, exactly: {deviceClassName: gpu.nvidia.com, count: 2}}]}}`
-		if err := create("two", two, harness.DryRun...); err == nil || !strings.Contains(err.Error(), "exceeded quota") {
-			return fmt.Errorf("two GPUs are answered by %v", err)
-		}
-		return nil
-	})
-	expect.NoError(t, create("one", oneGPU))
-	for want, text := range map[string]string{
-		"exceeded quota": oneGPU,
-		"asks for a part of a GPU without a size": `{devices: {requests: [{name: gpu, exactly:
-{deviceClassName: gpu.nvidia.com, capacity: {requests: {shares: "1"}}}}]}}`,
-	} {
-		if err := create("refused", text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want one that contains %q", err, want)
-		}
-	}
 }

@@ -74,27 +74,3 @@ func TestManifestsOfOthers(t *testing.T) {
 	_, err := ns.Admitted(t.Context(), harness.Asking("nvidia.com/gpu 1 nvidia.com/gpumem-percentage 50"))
 	harness.CheckRefusal(t, "a percentage", "a percentage of memory needs a size", err)
 }
-
-// GPU Feature Discovery, where it comes, has the labels for itself until it goes, and takes its own along.
-func TestLabelsAreLeftToDiscovery(t *testing.T) {
-	label := func(changes ...string) {
-		t.Helper()
-		arguments := append([]string{"label", "--overwrite", "node", wholeNode}, changes...)
-		cluster.Namespace(t).MustKubectl(t, arguments...)
-	}
-	product := func(want string) {
-		t.Helper()
-		what := fmt.Sprintf("the node's product to be %q", want)
-		harness.Becomes(t, cluster.Client.CoreV1().Nodes(), wholeNode, what, func(node *corev1.Node) error {
-			if got := node.Labels["nvidia.com/gpu.product"]; got != want {
-				return fmt.Errorf("it is %q", got)
-			}
-			return nil
-		})
-	}
-	product("Tesla-T4")
-	label("nvidia.com/gfd.timestamp=1", "nvidia.com/gpu.product=Tesla-T4-SHARED")
-	product("Tesla-T4-SHARED")
-	label("nvidia.com/gfd.timestamp-", "nvidia.com/gpu.product-")
-	product("Tesla-T4")
-}
