@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
@@ -54,18 +53,6 @@ func Asking(limits ...string) *corev1.Pod {
 func Labelled(pod *corev1.Pod, key, value string) *corev1.Pod {
 	pod.Labels = map[string]string{key: value}
 	return pod
-}
-
-// WithInit is the pod with these init containers.
-func WithInit(pod *corev1.Pod, containers ...corev1.Container) *corev1.Pod {
-	pod.Spec.InitContainers = containers
-	return pod
-}
-
-// Sidecar makes an init container one that runs on beside the others.
-func Sidecar(c corev1.Container) corev1.Container {
-	c.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
-	return c
 }
 
 // Changed is the pod after a change.

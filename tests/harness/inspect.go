@@ -10,9 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -67,27 +65,6 @@ func (o *Output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.text.String()
-}
-
-// InspectWatch runs `kubectl inspect cgpu --watch` until stop is called, which fails
-// the test where the program does not end well.
-func (c *Cluster) InspectWatch(t *testing.T, arguments ...string) (out *Output, stop func()) {
-	t.Helper()
-	command := c.inspect(t, append(arguments, "--watch")...)
-	command.Cancel = func() error { return command.Process.Signal(syscall.SIGINT) }
-	command.WaitDelay = 10 * time.Second
-	out = &Output{}
-	command.Stdout, command.Stderr = out, out
-	expect.NoError(t, command.Start())
-	return out, func() {
-		t.Helper()
-		if err := command.Process.Signal(syscall.SIGINT); err != nil {
-			t.Errorf("interrupt %s: %v", command, err)
-		}
-		if err := command.Wait(); err != nil {
-			t.Errorf("%s: %v\n%s", command, err, out)
-		}
-	}
 }
 
 // InternalIP is the address of a node.

@@ -19,22 +19,6 @@ import (
 // there in use. So it is left to the goroutine that runs main, and with it these functions.
 func init() { runtime.LockOSThread() }
 
-// ReadOnlyInPlugin makes a mounted directory read-only for the plugin of a node,
-// as a broken disk does, until the returned function is called or the test ends.
-// Root, who ignores the permissions of a directory, cannot write to it either.
-func (c *Cluster) ReadOnlyInPlugin(t *testing.T, node, dir string) (undo func()) {
-	t.Helper()
-	process := c.PluginProcess(t, c.Plugin(t, node))
-	expect.NoErrorf(t, remount(process.Pid, dir, unix.MS_RDONLY), "make %s read-only in the plugin of node %s", dir, node)
-	undo = func() {
-		if err := remount(process.Pid, dir, 0); err != nil {
-			t.Errorf("make %s writable again in the plugin of node %s: %v", dir, node, err)
-		}
-	}
-	t.Cleanup(undo)
-	return undo
-}
-
 // ReadOnly makes a directory read-only for a process and the others of its
 // container, as long as they live. What is open in there stays so.
 func (c *Cluster) ReadOnly(t *testing.T, process *os.Process, dir string) {

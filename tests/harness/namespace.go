@@ -57,11 +57,6 @@ func (c *Cluster) Namespace(t *testing.T, options ...func(*corev1.Namespace)) *N
 	return n
 }
 
-// AdminAccess lets the claims of a namespace ask for adminAccess.
-func AdminAccess(n *corev1.Namespace) {
-	n.Labels = map[string]string{"resource.kubernetes.io/admin-access": "true"}
-}
-
 // Preemption has a namespace take part in preemption.
 func Preemption(n *corev1.Namespace) {
 	n.Labels = map[string]string{v1alpha1.LabelPreemption: "true"}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -32,16 +31,15 @@ func (n *Namespace) DeviceClass(t *testing.T, spec resourceapi.DeviceClassSpec) 
 	return class.Name
 }
 
-// AddNode brings up one more node with the GPUs of a machine file, in a mode, and waits until
-// its plugin serves. The returned function takes it away, as a cluster that is scaled in does;
-// the end of the test does so where nobody has.
-func (c *Cluster) AddNode(t *testing.T, node, machine, mode string) (remove func()) {
+// AddNode brings up one more node with the GPUs of a machine file, in a mode, and waits until its plugin serves. The
+// end of the test takes it away, as a cluster that is scaled in does.
+func (c *Cluster) AddNode(t *testing.T, node, machine, mode string) {
 	t.Helper()
 	image, err := findBuilt("driver-image.tar")
 	expect.NoError(t, err)
 	// Commands to the cluster wait for each other.
 	const patience = 5 * time.Minute
-	remove = sync.OnceFunc(func() {
+	t.Cleanup(func() {
 		// The test's own context is over when its clean-up runs.
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
@@ -49,10 +47,8 @@ func (c *Cluster) AddNode(t *testing.T, node, machine, mode string) (remove func
 			t.Errorf("take node %s away: %v", node, err)
 		}
 	})
-	t.Cleanup(remove)
 	c.Tool(t, "node", "add", "--image", image, node+"="+machine+":"+mode)
 	c.Plugin(t, node)
-	return remove
 }
 
 // Label returns a function that sets a label of a node, or removes it where the

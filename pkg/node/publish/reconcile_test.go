@@ -303,6 +303,19 @@ func TestWrongIsolationSetting(t *testing.T) {
 	b.reconciled(t, true, "")
 }
 
+// A GPU such as GB10's is handed out as a whole alone, and the node says why.
+func TestGPUThatUsesTheHostsMemory(t *testing.T) {
+	b := newBench(t)
+	machine := twoGPUs()
+	machine.GPUs[1].HostMemory = true
+	b.SetMachine(machine)
+	b.in(t, "share", "gpu-0-share")
+	expect.Says(t, b.events.current[v1alpha1.ReasonIsolationUnavailable], "GPU 1 is closed to new claims",
+		"it has no memory of its own")
+	b.mode("default")
+	b.switched(t, "gpu-0-share!", whole)
+}
+
 func TestProblemsNameEachReason(t *testing.T) {
 	m := &gpu.Machine{GPUs: []gpu.GPU{{Index: 0, UUID: "GPU-0"}}}
 	served := []servedMode{

@@ -5,7 +5,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -61,32 +60,6 @@ func TestConfigurationThatIsNotUnderstood(t *testing.T) {
 	}
 }
 
-// The kubelet tries the same pod again by itself when the node is there.
-func TestMissingDeviceNode(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, "bad")
-	packedNode(t, "bad", 4)
-	ns := cluster.Namespace(t)
-	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
-	node := cluster.NodeFile("bad", "run/nvidia/driver/dev/nvidia0")
-	putBack := moveAway(t, node)
-
-	ns.Create(t, harness.Pod("a", "bad", harness.FromTemplate("one")))
-	ns.WaitPodEvent(t, "a", failedPrepare, `device node /run/nvidia/driver/dev/nvidia0: is missing: run `+
-		`"nvidia-modprobe -u -c 0" on the node`)
-	described, err := ns.Kubectl(t, "describe", "pod", "a")
-	if err != nil || !strings.Contains(described, "/run/nvidia/driver/dev/nvidia0") ||
-		!strings.Contains(described, "bad/") {
-		t.Errorf("kubectl describe pod does not say what is missing on which node (%v):\n%s", err, described)
-	}
-	// The kubelet tries again, and for a moment of each try there is something.
-	harness.Eventually(t, "nothing to be left of a refused claim",
-		func(context.Context) error { return cluster.CheckNothingOn("bad") })
-	putBack()
-	ns.WaitRunning(t, "a")
-	ns.SeesItsGPUs(t, "a", "main", ns.Granted(t, "a"))
-}
-
 // One unreadable file costs nobody anything but its own claim's entry.
 func TestTruncatedStateFile(t *testing.T) {
 	t.Parallel()
@@ -124,22 +97,6 @@ func TestTruncatedStateFile(t *testing.T) {
 	ns.Delete(t, "a")
 	ns.Run(t, harness.Pod("a-again", "bad", harness.FromClaim("a")))
 	ns.HasEnv(t, "a-again", "main", harness.LegacyEnv(3, 15, 3, 0))
-}
-
-func TestUnwritableCDIDirectory(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, "bad")
-	ns := cluster.Namespace(t)
-	ns.Template(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
-	repair := cluster.ReadOnlyInPlugin(t, "bad", "/var/run/cdi")
-	ns.Create(t, harness.Pod("a", "bad", harness.FromTemplate("one")))
-	ns.WaitPodEvent(t, "a", failedPrepare, "to /var/run/cdi, where the container runtime reads it: ")
-	ns.WaitPodEvent(t, "a", failedPrepare, "read-only file system")
-	harness.Eventually(t, "nothing to be left of a claim that could not be prepared",
-		func(context.Context) error { return cluster.CheckNothingOn("bad") })
-	repair()
-	ns.Delete(t, "a")
-	ns.Run(t, harness.Pod("a", "bad", harness.FromTemplate("one")))
 }
 
 // recordOf is what the plugin of a node keeps of a claim.

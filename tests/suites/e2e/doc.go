@@ -17,12 +17,11 @@
 //	modes        four V100, for the modes with limits
 //	kill, bad    four V100 each, shared, for tests that break their node
 //	old          four V100, shared, for tests with device plugins
-//	broken       GPUs that cannot all be used
 //	topo         eight V100 of a DGX-1 in mode topology
 //	mig          four A100, two of them cut into MIG instances
 //
-// The nodes guest and kernel are none of them: tests add them, and take them away. kernel has two T4 whose
-// driver limits memory by control group.
+// The node kernel is none of them: tests add it, and take it away. It has two T4 whose driver limits memory by control
+// group.
 //
 // They run in parallel; see harness.Cluster for how they share the nodes. Those that
 // break something of all nodes are not parallel: go test runs them first and alone.

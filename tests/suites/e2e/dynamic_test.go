@@ -6,12 +6,10 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,7 +17,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
-	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim/contexts"
 )
 
 const dynamicNode = "dynamic"
@@ -57,25 +54,6 @@ func offersEveryMode(t *testing.T) {
 		slices.Sort(got)
 		return expect.Diff(want, got)
 	})
-}
-
-// Two containers of a claim have a GPU each, in a mode that MPS limits. The GPUs are MPS'
-// while the claim has them.
-func TestContainersHaveAGPUEachByMPS(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, dynamicNode)
-	offersEveryMode(t)
-	ns := cluster.Namespace(t)
-	ns.Template(t, "pair", harness.Requests(harness.Named("a", harness.Capped("mps", 2, "memory", "1Gi")), harness.Named(
-		"b", harness.Capped("mps", 5, "memory", "2Gi"))))
-	ns.Run(t, harness.Pod("apart", dynamicNode, harness.FromTemplate("pair"), harness.PerRequest("a", "b")))
-	eachHasItsOwn(t, ns, "apart", "a", "b")
-	g := ns.Granted(t, "apart")[0].GPU
-	if err := openToAll(dynamicNode, g.UUID); !errors.Is(err, contexts.ErrBusy) {
-		t.Errorf("a program beside MPS: %v, want %v", err, contexts.ErrBusy)
-	}
-	ns.Delete(t, "apart")
-	waitOpenToAll(t, dynamicNode, g.UUID)
 }
 
 // All modes side by side on one node, each on a GPU of its own; and when one
@@ -199,30 +177,4 @@ func TestModesNeverMeetOnAGPU(t *testing.T) {
 			return nil
 		})
 	end()
-}
-
-// A dynamic node changes its mode as any other does.
-func TestSwitchFromAndToDynamic(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, dynamicNode)
-	offersEveryMode(t)
-	setMode := cluster.Label(t, dynamicNode, modeLabel)
-	ns := cluster.Namespace(t)
-	ns.Template(t, "share", harness.Requests(harness.Share("gpu", "3Gi")))
-	ns.Run(t, harness.Pod("early", dynamicNode, harness.FromTemplate("share")))
-
-	// Its device would have the same name on a node of mode share.
-	began := time.Now()
-	setMode("share")
-	cluster.WaitNodeEvent(t, dynamicNode, began, "GPUModeSwitchWaiting", "stay in mode dynamic, closed to new claims, "+
-		"and change to mode share when these have ended: pod "+ns.Name+"/early")
-	ns.Create(t, harness.Pod("late", dynamicNode, harness.FromTemplate("share")))
-	ns.WaitUnschedulable(t, "late", noRoom)
-	ns.Delete(t, "early")
-	cluster.Publishes(t, dynamicNode, harness.DeviceNames(8, "gpu-%d-share")...)
-	ns.WaitRunning(t, "late")
-
-	setMode("dynamic")
-	ns.Delete(t, "late")
-	offersEveryMode(t)
 }

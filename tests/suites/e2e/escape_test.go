@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -77,28 +76,6 @@ func TestLegacyPodsThatNameTheirNodeDoNotRun(t *testing.T) {
 	// A kubelet never lets go of a pod that is deleted before its claim is there
 	// ("ResourceClaim not created yet", kubernetes/kubernetes#139772; seen on 1.37.1).
 	ns.ClaimOf(t, "p")
-}
-
-// The reason is where people look: at the owner, whose pods are not there.
-func TestRefusalsAreToldToOwners(t *testing.T) {
-	t.Parallel()
-	ns := cluster.Namespace(t)
-	pod := harness.Labelled(harness.Asking("mem 7"), ack.PodLabelCount, "2")
-	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
-	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "j"},
-		Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels},
-			Spec: pod.Spec}}}
-	harness.Make(t, ns.Client.BatchV1().Jobs(ns.Name), job)
-	harness.Eventually(t, "kubectl describe job to say why there is no pod", func(context.Context) error {
-		output, err := ns.Kubectl(t, "describe", "job", "j")
-		if err == nil && !strings.Contains(output, "invalid replica for resource aliyun.com/gpu-mem,because 7 / 2 = 3.5") {
-			err = errors.New("it does not")
-		}
-		if err != nil {
-			return fmt.Errorf("%w:\n%s", err, output)
-		}
-		return nil
-	})
 }
 
 // A LimitRange puts limits back after they were converted, and wants to see them.

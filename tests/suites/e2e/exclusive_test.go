@@ -7,10 +7,6 @@ package e2e
 import (
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/utils/ptr"
-
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -39,45 +35,6 @@ func TestPlainResourceLimitIsAWholeGPU(t *testing.T) {
 	)
 
 	haveGPUsOfTheirOwn(t, ns, map[string]int{"a": 1, "b": 2})
-}
-
-// A privileged container sees all GPUs of its node, and its programs begin with GPU 0, which may be a neighbour's.
-func TestPrivilegedContainersKnowWhichGPUsAreTheirOwn(t *testing.T) {
-	t.Parallel()
-	cluster.Share(t, "whole")
-	ns := cluster.Namespace(t)
-	ns.Template(t, "one", harness.Requests(harness.Exclusive("card", 1)))
-	privileged := func(pod *corev1.Pod) {
-		pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: ptr.To(true)}
-	}
-	ns.Run(t, harness.Pod("neighbour", "whole", harness.FromTemplate("one")))
-	ns.Run(t, harness.Pod("limit", "whole", harness.Limit("nvidia.com/gpu", "2"), privileged),
-		harness.Pod("claim", "whole", harness.FromTemplate("one"), privileged))
-	for _, pod := range []string{"limit", "claim"} {
-		ns.KnowsItsGPUs(t, pod, "main", ns.Granted(t, pod))
-	}
-}
-
-func TestAdminAccessSeesAllWholeGPUs(t *testing.T) {
-	t.Parallel()
-	cluster.Share(t, "whole")
-	ns := cluster.Namespace(t, harness.AdminAccess)
-	request := harness.Exclusive("cards", 0)
-	request.Exactly.AllocationMode = resourceapi.DeviceAllocationModeAll
-	request.Exactly.AdminAccess = ptr.To(true)
-	ns.Template(t, "all", harness.Requests(request))
-	ns.Template(t, "one", harness.Requests(harness.Exclusive("card", 1)))
-	ns.Run(t, harness.Pod("user", "whole", harness.FromTemplate("one")))
-	ns.Run(t, harness.Pod("admin", "whole", harness.FromTemplate("all")))
-	// GPUs that an admin looks at are still there for others.
-	ns.Run(t, harness.Pod("next", "whole", harness.FromTemplate("one")))
-
-	grants := ns.Granted(t, "admin")
-	if len(grants) != 8 {
-		t.Errorf("the admin sees %d GPUs, want 8", len(grants))
-	}
-	ns.SeesItsGPUs(t, "admin", "main", grants)
-	haveGPUsOfTheirOwn(t, ns, map[string]int{"user": 1, "next": 1})
 }
 
 // haveGPUsOfTheirOwn checks that each pod has so many whole GPUs, that no other

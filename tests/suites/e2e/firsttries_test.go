@@ -7,7 +7,6 @@ package e2e
 import (
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
@@ -31,15 +30,4 @@ func TestLegacyPodsStartWithoutAWarning(t *testing.T) {
 			t.Errorf("pod %s, which runs, has the Event %s of %d tries: %s", pod.Name, event.Reason, event.Count, event.Message)
 		}
 	}
-}
-
-// Why it is not done with a scheduling gate: Kubernetes' claim controller looks for the
-// template of a pod that waits at a gate as it does for any other.
-func TestGatesDoNotKeepTheWarningAway(t *testing.T) {
-	t.Parallel()
-	ns := cluster.Namespace(t)
-	pod := harness.Pod("gated", "share", harness.FromTemplate("not-there"))
-	pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/template"}}
-	ns.Create(t, pod)
-	ns.WaitPodEvent(t, pod.Name, "FailedResourceClaimCreation", `resource claim template "not-there"`)
 }

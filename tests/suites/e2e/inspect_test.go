@@ -6,10 +6,7 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -17,8 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
-	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
-	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -104,135 +99,6 @@ func detailsOfFill(t *testing.T, ns *harness.Namespace, pods []*corev1.Pod) stri
 }
 
 func gpu0(row string) string { return strings.Fields(row)[2] }
-
-func TestInspectSaysWhatItMayNotRead(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, "fill")
-	ns := cluster.Namespace(t)
-	ns.Template(t, "three", harness.Requests(harness.Share("gpu", "3Gi")))
-	ns.Run(t, harness.Pod("p", "fill", harness.FromTemplate("three")))
-
-	as := []string{"fill", "-n", ns.Name, "-o", "wide", "--as", "system:serviceaccount:" + ns.Name + ":viewer"}
-	allow(t, ns, true, "resourceslices", "list")
-	out, notes := cluster.Inspect(t, as...)
-	for _, want := range []string{"IPADDRESS:  unknown", "Allocated :  ? (?%)", "Total :      60"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("without any rights on claims and nodes it does not print %q:\n%s", want, out)
-		}
-	}
-	for _, want := range []string{"You may not list resourceclaims.resource.k8s.io, neither", "You may not read nodes"} {
-		if !strings.Contains(notes, want) {
-			t.Errorf("it does not say %q:\n%s", want, notes)
-		}
-	}
-
-	allow(t, ns, false, "resourceclaims", "list")
-	harness.Eventually(t, "the claims of the namespace to be counted", func(context.Context) error {
-		out, notes, err := cluster.TryInspect(t, as...)
-		if err != nil {
-			return err
-		}
-		if !strings.Contains(out, "Allocated :  3 (5%)") || !strings.Contains(notes, "of namespace "+ns.Name+" only") {
-			return fmt.Errorf("it prints\n%s%s", out, notes)
-		}
-		return nil
-	})
-}
-
-// allow lets the namespace's ServiceAccount "viewer" do something there, or everywhere.
-func allow(t *testing.T, ns *harness.Namespace, everywhere bool, resource, verb string) {
-	t.Helper()
-	name, binding, scope := "e2e-inspect-"+ns.Name+"-"+resource, "rolebinding", "--all-namespaces=false"
-	if everywhere {
-		binding, scope = "clusterrolebinding", "--all-namespaces"
-	}
-	kubectl := func(line string) error {
-		_, err := ns.Kubectl(t, strings.Fields(line)...)
-		return err
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(kubectl("delete clusterrole "+name), kubectl("delete "+binding+" "+name)); err != nil {
-			t.Error(err)
-		}
-	})
-	resource += ".resource.k8s.io"
-	expect.NoError(t, kubectl("create clusterrole "+name+" --verb "+verb+" --resource "+resource))
-	expect.NoError(t, kubectl("create "+binding+" "+name+" --clusterrole "+name+" --serviceaccount "+ns.Name+":viewer"))
-	// The API server uses what it has seen of this, a moment later.
-	harness.Eventually(t, "the API server to know what is allowed", func(context.Context) error {
-		return kubectl("auth can-i " + verb + " " + resource + " --as system:serviceaccount:" + ns.Name + ":viewer " + scope)
-	})
-}
-
-var timeOfWatch = regexp.MustCompile(`(?m)^20\d\d-\d\d-\d\dT\S+$`)
-
-func TestInspectWatchesGPUs(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, "fill")
-	packedNode(t, "fill", 4)
-	ns := cluster.Namespace(t)
-	ns.Template(t, "three", harness.Requests(harness.Share("gpu", "3Gi")))
-	out, stop := cluster.InspectWatch(t, "fill")
-	shows := func(tables ...string) {
-		t.Helper()
-		// Each has the time of its change above it.
-		const when = "TIME\n"
-		want := when + strings.Join(tables, "\n"+when)
-		harness.Eventually(t, "the watch to print another table", func(context.Context) error {
-			return expect.Diff(want, timeOfWatch.ReplaceAllString(out.String(), "TIME"))
-		})
-	}
-	idle, used := inspected(t, [4]int{}, 0), inspected(t, [4]int{3}, 5)
-	shows(idle)
-	ns.Run(t, harness.Pod("p", "fill", harness.FromTemplate("three")))
-	shows(idle, used)
-	ns.Delete(t, "p")
-	shows(idle, used, idle)
-	stop()
-}
-
-func TestInspectShowsWholeGPUs(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, "dynamic")
-	cluster.Whole(t, "topo")
-	ns := cluster.Namespace(t)
-	ns.Template(t, "pair", harness.Requests(harness.Linked("gpu", 2, 1)))
-	ns.Template(t, "share", harness.Requests(harness.Share("gpu", "3Gi")))
-	ns.Template(t, "card", harness.Requests(harness.Exclusive("gpu", 1)))
-	ns.Run(t,
-		harness.Pod("pair", "topo", harness.FromTemplate("pair")),
-		harness.Pod("share", "dynamic", harness.FromTemplate("share")),
-		harness.Pod("card", "dynamic", harness.FromTemplate("card")),
-	)
-	var table inspect.Table
-	out, _ := cluster.Inspect(t, "-o", "json")
-	expect.NoError(t, json.Unmarshal([]byte(out), &table))
-	for _, node := range table.Nodes {
-		if node.Name != "topo" && node.Name != "dynamic" {
-			continue
-		}
-		for _, holder := range node.Holders {
-			pod := holder.Pods[0]
-			grants := ns.Granted(t, pod)
-			if len(holder.Shares) != len(grants) {
-				t.Errorf("pod %s is shown with the GPUs %+v, granted are %+v", pod, holder.Shares, grants)
-				continue
-			}
-			for i, share := range holder.Shares {
-				want := grants[i].Units
-				if want == 0 { // a whole GPU
-					want = grants[i].GPU.MemoryBytes / devices.GiB
-				}
-				if int64(share.GPU) != grants[i].GPU.Index || share.MemoryGiB != want {
-					t.Errorf("pod %s is shown with %+v, granted is %+v", pod, share, grants[i])
-				}
-			}
-		}
-		if len(node.Holders) == 0 {
-			t.Errorf("node %s is shown without pods:\n%s", node.Name, out)
-		}
-	}
-}
 
 // inspectShowsPodWithoutClaim waits until the table shows a pod of NVIDIA's device plugin:
 // which GPU it has, only its kubelet knows.

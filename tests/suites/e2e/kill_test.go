@@ -239,3 +239,17 @@ func isFullAndFair(t *testing.T, ns *harness.Namespace, pods []string) {
 		t.Errorf("node kill keeps %d state files of this test's claims, want %d", records, len(pods))
 	}
 }
+
+// recordsOf counts what a node keeps of the claims of a namespace.
+func recordsOf(t *testing.T, ns *harness.Namespace, node string) int {
+	t.Helper()
+	records, err := ns.Records(node)
+	expect.NoError(t, err)
+	n := 0
+	for _, record := range records {
+		if record.Namespace == ns.Name {
+			n++
+		}
+	}
+	return n
+}

@@ -34,8 +34,8 @@ const serverSettles = 30 * time.Second
 const retriesEnd = 3 * time.Minute
 
 // 500 pods in ACK's manner, which ask for several times what there is, come at once to nodes of four modes, while the
-// controller's leader and the API server are killed. Each gets what it asked for, no GPU is in two hands, and nothing is
-// left. It has the cluster to itself, as every test that is not parallel.
+// controller's leader and the API server are killed. Each gets what it asked for, no GPU is in two hands, and nothing
+// is left. It has the cluster to itself, as every test that is not parallel.
 func TestFiveHundredLegacyPods(t *testing.T) {
 	setMode := cluster.Label(t, flipNode, modeLabel)
 	setMode("core_mem")

@@ -5,22 +5,17 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
-	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
 const migNode = "mig"
@@ -162,102 +157,4 @@ func TestStatusOfMIGClaims(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-// While a claim holds an instance, an administrator cuts its GPU again.
-func TestMIGRepartitioningWhileHeld(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, migNode)
-	cluster.Publishes(t, migNode, migDevices...)
-	ns := cluster.Namespace(t)
-	ns.Claim(t, "mine", harness.Requests(harness.OfClass("1g.10gb.mig")))
-	ns.Run(t, harness.Pod("a", migNode, harness.FromClaim("mine")))
-	if device := holdsInstance(t, ns, "a", "1g-10gb"); device != "gpu-0-mig-1g-10gb-6" {
-		t.Fatalf("it holds %s", device)
-	}
-	began := time.Now()
-	cut := func(changes ...string) {
-		t.Helper()
-		cluster.ChangeMachine(t, migNode, func(s *sim.Spec) {
-			for _, change := range changes {
-				if err := s.Inject(0, "mig="+change); err != nil {
-					t.Errorf("mig=%s: %v", change, err)
-				}
-			}
-		})
-	}
-	replaced := func(devices []string, old string, with ...string) []string {
-		devices = slices.Clone(devices)
-		i := slices.Index(devices, old)
-		return slices.Replace(devices, i, i+1, with...)
-	}
-	// A free one goes, another one comes.
-	cut("-2g.20gb@4", "+1g.10gb@4")
-	cluster.Publishes(t, migNode, replaced(migDevices, "gpu-0-mig-2g-20gb-4", "gpu-0-mig-1g-10gb-4")...)
-	// The held one is created again: the same place, the same id, and not the same instance.
-	cut("-1g.10gb@6", "+1g.10gb@6")
-	cluster.WaitNodeEvent(t, migNode, began, "GPUInstanceGone", "GPU 0's 1g.10gb at slice 6")
-	closed := "gpu-0-mig-1g-10gb-6 gpu.aliyun.com/withdrawn:NoSchedule gpu.aliyun.com/unhealthy:NoSchedule"
-	now := replaced(replaced(migDevices, "gpu-0-mig-2g-20gb-4", "gpu-0-mig-1g-10gb-4"), "gpu-0-mig-1g-10gb-6", closed)
-	cluster.PublishesInAnyOrder(t, migNode, now...)
-	harness.Eventually(t, "the claim to be told", func(ctx context.Context) error {
-		events, err := ns.Client.CoreV1().Events(ns.Name).List(ctx, metav1.ListOptions{
-			FieldSelector: "involvedObject.kind=ResourceClaim,involvedObject.name=mine"})
-		if err != nil {
-			return err
-		}
-		if !slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return e.Reason == "GPUInstanceGone" }) {
-			return fmt.Errorf("its Events: %d", len(events.Items))
-		}
-		return nil
-	})
-	// The kubelet does not ask again for a claim that it has had prepared: a second pod of it starts. What is in
-	// the place now stays closed to everybody else.
-	ns.Run(t, harness.Pod("b", migNode, harness.FromClaim("mine")))
-	cluster.PublishesInAnyOrder(t, migNode, now...)
-	ns.Delete(t, "a", "b")
-	cluster.PublishesInAnyOrder(t, migNode, replaced(migDevices, "gpu-0-mig-2g-20gb-4", "gpu-0-mig-1g-10gb-4")...)
-	ns.Run(t, harness.Pod("c", migNode, harness.Limit("nvidia.com/mig-1g.10gb", "1")))
-}
-
-// A pod waits for a profile that nobody has cut, is told so, and runs when somebody has.
-func TestPodWaitsForAMIGProfile(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, migNode)
-	cluster.Publishes(t, migNode, migDevices...)
-	ns := cluster.Namespace(t)
-	ns.Create(t, harness.Pod("a", migNode, harness.Limit("nvidia.com/mig-4g.40gb", "1")))
-	ns.WaitPodEvent(t, "a", v1alpha1.ReasonClaimWaiting, "no node offers a MIG instance of that profile")
-	cluster.ChangeMachine(t, migNode, func(s *sim.Spec) {
-		for _, change := range []string{"clear", "+4g.40gb@0"} {
-			if err := s.Inject(1, "mig="+change); err != nil {
-				t.Error(err)
-			}
-		}
-	})
-	ns.WaitRunning(t, "a")
-	if device := holdsInstance(t, ns, "a", "4g-40gb"); device != "gpu-1-mig-4g-40gb-0" {
-		t.Errorf("it holds %s", device)
-	}
-}
-
-// A container that could not use its instance does not start.
-func TestMissingMIGCapability(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, migNode)
-	cluster.Publishes(t, migNode, migDevices...)
-	ns := cluster.Namespace(t)
-	putBack := cluster.ChangeMachine(t, migNode, func(s *sim.Spec) {
-		for g := range 2 {
-			if err := s.Inject(g, "mig=nocaps"); err != nil {
-				t.Error(err)
-			}
-		}
-	})
-	ns.Template(t, "small", harness.Requests(resourceapi.DeviceRequest{Name: "gpu",
-		Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "1g.10gb.mig.gpu.aliyun.com"}}))
-	ns.Create(t, harness.Pod("a", migNode, harness.FromTemplate("small")))
-	ns.WaitPodEvent(t, "a", "FailedPrepareDynamicResources", "capabilit")
-	putBack()
-	ns.WaitRunning(t, "a")
 }

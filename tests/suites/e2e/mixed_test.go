@@ -6,7 +6,6 @@ package e2e
 
 import (
 	"testing"
-	"time"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
@@ -35,15 +34,4 @@ func TestModelIsChosenByCEL(t *testing.T) {
 	// The T4s are free, but neither A10s nor that large.
 	ns.WaitUnschedulable(t, "c", noRoom)
 	ns.WaitUnschedulable(t, "d", noRoom)
-}
-
-// GPUs that cannot be used cost nothing but themselves, and the node says so.
-func TestGPUsThatCannotBeUsedAreLeftOut(t *testing.T) {
-	t.Parallel()
-	cluster.Publishes(t, "broken", "gpu-0", "gpu-3")
-	cluster.WaitNodeEvent(t, "broken", time.Time{}, "GPULeftOut", "Unreadable")
-	ns := cluster.Namespace(t)
-	ns.Template(t, "all", harness.Requests(harness.Exclusive("gpu", 2)))
-	ns.Run(t, harness.Pod("user", "broken", harness.FromTemplate("all")))
-	ns.SeesItsGPUs(t, "user", "main", ns.Granted(t, "user"))
 }

@@ -7,7 +7,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,11 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
-	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
-	"github.com/gpushare/dra-driver-gpushare/tests/standins/sim"
 )
 
 // class looks up NAME.gpu.aliyun.com.
@@ -58,83 +54,6 @@ func onOneOf(nodes ...string) func(*corev1.Pod) {
 
 func selecting(key, value string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{key: value} }
-}
-
-func TestNodesAreLabelledByTheirGPUs(t *testing.T) {
-	t.Parallel()
-	// On this node a test loses a GPU for a while.
-	cluster.Share(t, topoNode)
-	for node, want := range map[string]string{
-		"fill":   "Tesla-V100-SXM2-16GB 16130MiB 4",
-		"share":  "NVIDIA-A10 23028MiB 4",
-		"whole":  "NVIDIA-A100-SXM4-80GB 81920MiB 8",
-		"mixed":  "NVIDIA-A10 23028MiB 4",
-		"broken": "NVIDIA-A10 23028MiB 2",
-		// Several slices; several devices of one GPU.
-		"topo":    "Tesla-V100-SXM2-32GB 32510MiB 8",
-		"dynamic": "NVIDIA-A100-SXM4-80GB 81920MiB 8",
-	} {
-		cluster.IsLabelled(t, node, want)
-	}
-	classComes(t, "topology.tesla-v100-sxm2-32gb")
-	for _, mode := range []string{"cgpu", "core-mem", "exclusive", "mps", "share"} {
-		classComes(t, mode+".nvidia-a100-sxm4-80gb")
-	}
-	cluster.WaitNodeEvent(t, "mixed", time.Time{}, "GPUModelsDiffer", "NVIDIA-A10 with 23028 MiB (0, 1); Tesla-T4 with "+
-		"15360 MiB (2, 3)")
-}
-
-func TestLabelsThatSomebodyElseWroteStay(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, "switch")
-	cluster.IsLabelled(t, "switch", "Tesla-T4 15360MiB 1")
-	began := time.Now()
-	setMemory := cluster.Label(t, "switch", harness.MemoryLabel)
-	setMemory("16160MiB")
-	cluster.WaitNodeEvent(t, "switch", began, "GPULabelsNotOurs", harness.MemoryLabel+` is "16160MiB", want "15360MiB"`)
-	cluster.IsLabelled(t, "switch", "Tesla-T4 16160MiB 1")
-	setMemory("")
-	cluster.IsLabelled(t, "switch", "Tesla-T4 15360MiB 1")
-}
-
-func TestClassesComeAndGoWithTheGPUs(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, "switch")
-	setMode := cluster.Label(t, "switch", modeLabel)
-	ns := cluster.Namespace(t)
-	classComes(t, "tesla-t4")
-	classComes(t, "share.tesla-t4")
-	ns.Claim(t, "names-it", harness.Requests(harness.OfClass("share.tesla-t4")))
-
-	// Of the classes that have lost their GPUs, the one that a claim names stays.
-	// It lost them before the other one did: what holds when that is gone holds
-	// because of the claim.
-	setMode("cgpu")
-	cluster.Publishes(t, "switch", "gpu-0-cgpu")
-	classComes(t, "cgpu.tesla-t4")
-	setMode("default")
-	cluster.Publishes(t, "switch", "gpu-0")
-	classGoes(t, "cgpu.tesla-t4")
-	if _, err := class(t.Context(), "share.tesla-t4"); err != nil {
-		t.Errorf("the class that a claim names: %v", err)
-	}
-	expect.NoError(t, ns.Client.ResourceV1().ResourceClaims(ns.Name).Delete(t.Context(), "names-it",
-		metav1.DeleteOptions{}))
-	classGoes(t, "share.tesla-t4")
-
-	// The same for a template, which pods make claims of.
-	setMode("share")
-	cluster.Publishes(t, "switch", "gpu-0-share")
-	classComes(t, "share.tesla-t4")
-	ns.Template(t, "names-it", harness.Requests(harness.OfClass("share.tesla-t4")))
-	setMode("cgpu")
-	cluster.Publishes(t, "switch", "gpu-0-cgpu")
-	classComes(t, "cgpu.tesla-t4")
-	setMode("share")
-	cluster.Publishes(t, "switch", "gpu-0-share")
-	classGoes(t, "cgpu.tesla-t4")
-	ns.Run(t, harness.Pod("a", "switch", harness.FromTemplate("names-it")))
-	ns.SeesItsGPUs(t, "a", "main", ns.Granted(t, "a"))
 }
 
 func TestPodsChooseAndAvoidModels(t *testing.T) {
@@ -177,41 +96,6 @@ func TestPodsChooseAndAvoidModels(t *testing.T) {
 	}
 	ns.Create(t, harness.Pod("nowhere", "share", harness.FromTemplate("avoid")))
 	ns.WaitUnschedulable(t, "nowhere", noRoom)
-}
-
-// A model that neither a label nor a name can hold: longer than an attribute, with
-// characters that are not allowed, and with a character where the attribute ends.
-func TestModelWithAnOddName(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, "switch")
-	ns := cluster.Namespace(t)
-	product := "Quadro RTX 6000/8000 显卡 " + strings.Repeat("LONG ", 6) + "X卡卡卡卡卡卡卡卡"
-	model := "Quadro-RTX-6000/8000-显卡-" + strings.Repeat("LONG-", 6) + "X卡"
-	usual := cluster.ChangeMachine(t, "switch", func(s *sim.Spec) {
-		for key, m := range s.Models {
-			m.ProductName = product
-			s.Models[key] = m
-		}
-	})
-	putBack := func() {
-		usual()
-		cluster.ReplacePlugin(t, "switch")
-		cluster.IsLabelled(t, "switch", "Tesla-T4 15360MiB 1")
-	}
-	cluster.ReplacePlugin(t, "switch")
-	cluster.IsLabelled(t, "switch", deviceclasses.LabelValue(model)+" 15360MiB 1")
-	name := "share." + deviceclasses.ClassLabel(model)
-	classComes(t, name)
-	ns.Template(t, "odd", harness.Requests(harness.OfClass(name)))
-	ns.Run(t, harness.Pod("a", "switch", harness.FromTemplate("odd")))
-	if grants := ns.Granted(t, "a"); len(grants) != 1 || grants[0].GPU.Model != model {
-		t.Errorf("granted %+v, want a %s", grants, model)
-	}
-	ns.Delete(t, "a")
-	expect.NoError(t, ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name).Delete(t.Context(), "odd",
-		metav1.DeleteOptions{}))
-	putBack()
-	classGoes(t, name)
 }
 
 // The leader is killed while there is work, and has no time to hand it over.

@@ -8,12 +8,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
@@ -292,4 +294,20 @@ func TestGPUTakes48SharesUnderMPS(t *testing.T) {
 	ns.Delete(t, "b", "c")
 	setMode("default")
 	cluster.Publishes(t, "whole", harness.DeviceNames(8, "gpu-%d")...)
+}
+
+// gpuConfig is the opaque configuration of the driver with these fields.
+func gpuConfig(fields string) resourceapi.DeviceConfiguration {
+	return resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+		Driver: "gpu.aliyun.com",
+		Parameters: runtime.RawExtension{Raw: []byte(`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig",` + fields +
+			`}`)},
+	}}
+}
+
+// withoutIsolation is the environment of a container whose limits are lifted.
+func withoutIsolation(env map[string]string) map[string]string {
+	env = maps.Clone(env)
+	env["CGPU_DISABLE"] = "true"
+	return env
 }

@@ -28,8 +28,7 @@ import (
 // faultyNode is the one whose MPS daemons and supervisor fail. It has no MPS otherwise.
 const faultyNode = "mixed"
 
-// What fails of MPS closes the GPUs that nothing would share any more, and no others; what runs goes on where the daemon
-// lives on.
+// Where MPS fails, the GPUs that it kept apart are closed, and no others. Clients of a daemon that lives on go on.
 func TestMPSFails(t *testing.T) {
 	cluster.First(t)
 	t.Parallel()

@@ -12,23 +12,12 @@ import (
 	"testing"
 	"time"
 
-	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
-
-func everythingTolerated() []resourceapi.DeviceToleration {
-	return []resourceapi.DeviceToleration{{Operator: resourceapi.DeviceTolerationOpExists}}
-}
-
-func templateOf(name string, spec resourceapi.ResourceClaimSpec) *resourceapi.ResourceClaimTemplate {
-	template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	template.Spec.Spec = spec
-	return template
-}
 
 // failures are the kubelet's Events about claims of the pod that could not be prepared:
 // how many, and when the last one was.
@@ -46,15 +35,6 @@ func failures(ctx context.Context, ns *harness.Namespace, pod string) (count int
 		}
 	}
 	return count, last, nil
-}
-
-// syncedAtLeast reports whether the kubelet tried so often to prepare the pod's claims.
-func syncedAtLeast(ctx context.Context, ns *harness.Namespace, pod string, want int32) error {
-	count, _, err := failures(ctx, ns, pod)
-	if err == nil && count < want {
-		err = fmt.Errorf("it failed %d times", count)
-	}
-	return err
 }
 
 // ownSync is how long a kubelet leaves alone, at least, a pod whose claims could not be prepared.

@@ -27,14 +27,6 @@ func createClaim(ctx context.Context, ns *harness.Namespace, spec resourceapi.Re
 	return err
 }
 
-func createTemplate(ctx context.Context, ns *harness.Namespace, spec resourceapi.ResourceClaimSpec) error {
-	template := &resourceapi.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Name: "t"},
-		Spec: resourceapi.ResourceClaimTemplateSpec{Spec: spec}}
-	_, err := ns.Client.ResourceV1().ResourceClaimTemplates(ns.Name).Create(ctx, template,
-		metav1.CreateOptions{DryRun: harness.DryRun})
-	return err
-}
-
 // The module tests/policies tests what else the policy refuses.
 func TestPluginWritesSlicesOfItsOwnNodeOnly(t *testing.T) {
 	t.Parallel()

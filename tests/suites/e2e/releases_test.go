@@ -187,44 +187,6 @@ func TestProcessThatTheRuntimeHasLost(t *testing.T) {
 	t.Logf("all is released %s after the deletion", since(began))
 }
 
-// A claim that an administrator takes away under a running pod – nobody else can – holds
-// what it held for as long as the pod runs: nobody else gets it, it is not offered, the
-// node says why, and so hears the pod that was allocated it meanwhile.
-func TestWhatAClaimHeldThatIsGone(t *testing.T) {
-	t.Parallel()
-	const node = "switch"
-	cluster.Whole(t, node)
-	ns := cluster.Namespace(t)
-	ns.Template(t, "most", harness.Requests(harness.Share("gpu", "12Gi")))
-	ns.Run(t, harness.Pod("user", node, harness.FromTemplate("most")))
-	claim := ns.ClaimOf(t, "user")
-	runs := ns.StillRuns(t, "user")
-	began := time.Now()
-	claims := cluster.Client.ResourceV1().ResourceClaims(ns.Name)
-	expect.NoError(t, claims.Delete(t.Context(), claim.Name, metav1.DeleteOptions{}))
-	if _, err := claims.Patch(t.Context(), claim.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
-		metav1.PatchOptions{}); err != nil {
-		t.Fatalf("an administrator cannot take a claim away: %v", err)
-	}
-	ns.Create(t, harness.Pod("next", node, harness.FromTemplate("most")))
-	cluster.WaitNodeEvent(t, node, began, "GPUHeldByGoneClaim", "GPU 0 by claim "+ns.Name+"/"+claim.Name)
-	ns.WaitPodEvent(t, "next", failedPrepare, "12 of 15 GiB are already granted")
-	offered(t, node, 3)
-	if !runs() {
-		t.Fatal("the pod whose claim is gone does not run any more")
-	}
-	records, err := cluster.Records(node)
-	expect.NoError(t, err)
-	if !slices.ContainsFunc(records, func(r state.Record) bool { return r.UID == claim.UID }) {
-		t.Error("what a running container uses was released")
-	}
-
-	for _, pod := range []string{"next", "user"} {
-		expect.NoError(t, cluster.Client.CoreV1().Pods(ns.Name).Delete(t.Context(), pod, metav1.DeleteOptions{}))
-	}
-	offered(t, node, 15)
-}
-
 // offered waits until the node's first GPU is offered with so many GiB.
 func offered(t *testing.T, node string, units int64) {
 	t.Helper()

@@ -10,8 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
@@ -73,34 +71,4 @@ func TestSharesOfSeveralGPUs(t *testing.T) {
 	// The variable has them in ascending order, whatever that of the grants is.
 	one, other := grants[0].GPU.Index, grants[1].GPU.Index
 	ns.HasEnv(t, "a", "main", harness.LegacyEnv(2, 22, 4, min(one, other), max(one, other)))
-}
-
-func TestAdminAccessSeesAFullGPUAndTakesNothing(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, "fill")
-	ns := cluster.Namespace(t, harness.AdminAccess)
-	look := func(index int) resourceapi.ResourceClaimSpec {
-		request := harness.Matching(harness.Share("gpu", "0"), harness.OnGPU(index))
-		request.Exactly.Capacity.Requests["slots"] = resource.MustParse("0")
-		request.Exactly.AdminAccess = ptr.To(true)
-		return harness.Requests(request)
-	}
-	all := func(index int) resourceapi.ResourceClaimSpec {
-		return harness.Requests(harness.Matching(harness.Share("gpu", "15Gi"), harness.OnGPU(index)))
-	}
-	ns.Template(t, "all-of-0", all(0))
-	ns.Template(t, "all-of-1", all(1))
-	ns.Template(t, "look-at-0", look(0))
-	ns.Template(t, "look-at-1", look(1))
-	ns.Run(t, harness.Pod("user-0", "fill", harness.FromTemplate("all-of-0")),
-		harness.Pod("admin-1", "fill", harness.FromTemplate("look-at-1")))
-	// The GPU is full when the admin comes, and the admin is there when the user comes.
-	ns.Run(t, harness.Pod("admin-0", "fill", harness.FromTemplate("look-at-0")),
-		harness.Pod("user-1", "fill", harness.FromTemplate("all-of-1")))
-
-	for _, pod := range []string{"admin-0", "admin-1"} {
-		ns.SeesItsGPUs(t, pod, "main", ns.Granted(t, pod))
-		ns.HasEnv(t, pod, "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})
-	}
-	ns.HasUnits(t, "fill", 15, 15, 0, 0)
 }

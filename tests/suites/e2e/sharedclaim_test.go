@@ -10,28 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
-
-// Pods that share a claim have one grant: who names it often has no more for it.
-func TestContainersThatShareAClaim(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, "bad")
-	cluster.Publishes(t, "bad", harness.DevicesIn("share")...)
-	ns := cluster.Namespace(t)
-	ns.Claim(t, "one", harness.Requests(harness.Share("gpu", "1Gi")))
-	var processes []harness.GPUProcess
-	for _, name := range []string{"a", "b", "c"} {
-		ns.Run(t, harness.Pod(name, "bad", harness.FromClaim("one")))
-		processes = append(processes, harness.GPUProcess{GPU: 0, Pod: name, MemoryMiB: 1000})
-	}
-	ns.SetGPUProcesses(t, "bad", processes...)
-	for _, name := range []string{"a", "b", "c"} {
-		ns.WaitPodEvent(t, name, v1alpha1.ReasonShareExceeded,
-			"3 containers share 1 GiB of it by claim one, and hold 3000 MiB")
-	}
-}
 
 // No more containers have the limits of a share than may, whether they are there when the claim
 // is prepared or join it later; and none has two shares, of which one would run beside MPS.

@@ -77,37 +77,6 @@ func TestSickGPUTakesNoOtherWithIt(t *testing.T) {
 	}
 }
 
-// A GPU without memory of its own, as GB10, is offered where it is handed out as a whole.
-func TestGPUThatUsesTheHostsMemory(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, "bad")
-	setMode := cluster.Label(t, "bad", modeLabel)
-	began := time.Now()
-	putBack := cluster.ChangeMachine(t, "bad", func(s *sim.Spec) {
-		s.GPUs[1].Fault.Errors = map[sim.Property]string{"memory": "NOT_SUPPORTED"}
-	})
-	cluster.Publishes(t, "bad", "gpu-0-share", "gpu-2-share", "gpu-3-share")
-	cluster.WaitNodeEvent(t, "bad", began, "GPUIsolationUnavailable", "GPU 1 is closed to new claims: it has no memory "+
-		"of its own")
-
-	setMode("default")
-	cluster.Publishes(t, "bad", harness.DeviceNames(4, "gpu-%d")...)
-	ns := cluster.Namespace(t)
-	ns.Template(t, "all", harness.Requests(harness.Exclusive("gpu", 4)))
-	ns.Run(t, harness.Pod("whole", "bad", harness.FromTemplate("all")))
-	grants := ns.Granted(t, "whole")
-	ns.SeesItsGPUs(t, "whole", "main", grants)
-	for _, g := range grants {
-		if g.GPU.MemoryBytes <= 0 {
-			t.Errorf("GPU %d is published with %d bytes of memory", g.GPU.Index, g.GPU.MemoryBytes)
-		}
-	}
-	ns.Delete(t, "whole")
-	putBack()
-	setMode("share")
-	cluster.Publishes(t, "bad", harness.DevicesIn("share")...)
-}
-
 // After an upgrade of the driver containers get the files of the new one, those that
 // are started again as well as new ones. Nobody has to start the plugin again.
 func TestUpgradedDriver(t *testing.T) {

@@ -98,29 +98,6 @@ func TestSpreadIsEvenOnTwoNodes(t *testing.T) {
 	ns.PodsOf(t, "d", 16)
 }
 
-// 32 pods on eight GPUs.
-func TestSpreadOfManyPods(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, "whole")
-	setMode, setPlacement := cluster.Label(t, "whole", modeLabel), cluster.Label(t, "whole", ack.NodeLabelPlacement)
-	setPlacement("spread")
-	setMode("share")
-	spreadNode(t, "whole", 8)
-	watchEvenness(t, map[string]int{"whole": 8})
-	ns := cluster.Namespace(t)
-	began := time.Now()
-	ns.Deploy(t, deploymentOn("d", 32, harness.Asking("mem 4"), "whole"))
-	ns.PodsOf(t, "d", 32)
-	t.Logf("32 pods run after %s", since(began))
-	hasTaken(t, ns, "whole", 16, 16, 16, 16, 16, 16, 16, 16)
-
-	// Other tests find the node as it was: without the label it would stay in mode share.
-	ns.MustKubectl(t, "delete", "deployment", "d")
-	setPlacement("binpack")
-	setMode("default")
-	cluster.Publishes(t, "whole", harness.DeviceNames(8, "gpu-%d")...)
-}
-
 // What a spread node holds back for the sake of evenness is there for whoever needs it.
 func TestNothingWaitsForEverWhereSharesAreSpread(t *testing.T) {
 	t.Parallel()
@@ -204,29 +181,4 @@ func TestBinpackFillsTheFullestGPU(t *testing.T) {
 	ns.Scale(t, "d", 3)
 	ns.PodsOf(t, "d", 3)
 	ns.HasUnits(t, "fill", 6, 15, 0, 0)
-}
-
-// A GPU that is free again is the next one's, and a label that is not understood is binpack.
-func TestSpreadGoesToTheGPUThatIsFree(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, "fill")
-	setPlacement := cluster.Label(t, "fill", ack.NodeLabelPlacement)
-	setPlacement("spread")
-	spreadNode(t, "fill", 4)
-	ns := cluster.Namespace(t)
-	ns.Template(t, "four", harness.Requests(harness.Share("gpu", "4Gi")))
-	for i := range 4 {
-		ns.Run(t, harness.Pod(fmt.Sprintf("p%d", i), "fill", harness.FromTemplate("four")))
-	}
-	ns.HasUnits(t, "fill", 4, 4, 4, 4)
-	ns.Delete(t, "p2")
-	// While all had as much, each took one more.
-	offerShares(t, "fill", 4, 1)
-	ns.Run(t, harness.Pod("again", "fill", harness.FromTemplate("four")))
-	ns.HasUnits(t, "fill", 4, 4, 4, 4)
-
-	began := time.Now()
-	setPlacement("random")
-	cluster.WaitNodeEvent(t, "fill", began, "GPUInvalidLabel", `ack.node.gpu.placement="random"`)
-	offerShares(t, "fill", 4, 20)
 }

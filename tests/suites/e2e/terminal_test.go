@@ -5,15 +5,11 @@
 package e2e
 
 import (
-	"context"
-	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
-	"github.com/gpushare/dra-driver-gpushare/pkg/inspect"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness/terminal"
 )
@@ -31,68 +27,6 @@ func fullAndPart(t *testing.T) *harness.Namespace {
 		harness.Pod("some", "fill", harness.FromTemplate("some")))
 	ns.SetGPUProcesses(t, "fill", harness.GPUProcess{GPU: 0, Pod: "all", MemoryMiB: 5 << 10})
 	return ns
-}
-
-// eventuallyInspected waits until `kubectl inspect cgpu` prints what a check takes for right.
-func eventuallyInspected(t *testing.T, what string, check func(out string) error, arguments ...string) {
-	t.Helper()
-	harness.Eventually(t, what, func(context.Context) error {
-		out, notes, err := cluster.TryInspect(t, arguments...)
-		if err == nil {
-			err = check(out)
-		}
-		if err != nil {
-			return fmt.Errorf("%w:\n%s%s", err, out, notes)
-		}
-		return nil
-	})
-}
-
-// What is used stands beside what is allocated where somebody asks for it.
-func TestInspectShowsWhatIsUsed(t *testing.T) {
-	t.Parallel()
-	ns := fullAndPart(t)
-	row := func(out, first string) []string {
-		for line := range strings.Lines(out) {
-			if fields := strings.Fields(line); len(fields) > 0 && fields[0] == first {
-				return fields
-			}
-		}
-		return nil
-	}
-	eventuallyInspected(t, "the table to have what is used", func(out string) error {
-		header, fields := row(out, "NAME"), row(out, "fill")
-		if !slices.Contains(header, "USED(GiB)") || len(fields) == 0 || fields[len(fields)-1] != "5.0" {
-			return fmt.Errorf("the row is %q", fields)
-		}
-		return nil
-	}, "fill", "--use=always")
-	eventuallyInspected(t, "the details to have what each pod uses", func(out string) error {
-		want := []string{"all", ns.Name, "15", "0", "0", "0", "5.0", "0", "0", "0"}
-		if diff := expect.Diff(want, row(out, "all")); diff != nil {
-			return fmt.Errorf("the row of pod all %v", diff)
-		}
-		want = []string{"some", ns.Name, "0", "9", "0", "0", "0", "0.0", "0", "0"}
-		if diff := expect.Diff(want, row(out, "some")); diff != nil {
-			return fmt.Errorf("the row of pod some %v", diff)
-		}
-		return nil
-	}, "fill", "-d", "--use=always")
-	eventuallyInspected(t, "JSON to have what is used", func(out string) error {
-		var table inspect.Table
-		if err := json.Unmarshal([]byte(out), &table); err != nil {
-			return err
-		}
-		if used := table.Nodes[0].GPUs[0].UsedMiB; used == nil || *used != 5<<10 {
-			return fmt.Errorf("of GPU 0 %v MiB are used", used)
-		}
-		return nil
-	}, "fill", "-o", "json", "--use=always")
-	for _, arguments := range [][]string{{"fill"}, {"fill", "-o", "json"}, {"fill", "--use=never"}} {
-		if out, _ := cluster.Inspect(t, arguments...); strings.Contains(out, "USED") || strings.Contains(out, "usedMiB") {
-			t.Errorf("with %q it prints what is used:\n%s", arguments, out)
-		}
-	}
 }
 
 // bar is what is drawn of how full a GPU is.
@@ -165,38 +99,5 @@ func TestInspectInATerminal(t *testing.T) {
 	wide.Run(t, "kubectl inspect cgpu fill")
 	if text := wide.Text(); !harness.ContainsAll(text, []string{"GPU3(Allocated/Total)", "9/15    ██████░░░░"}) {
 		t.Errorf("where ACK's table has room there is\n%s", text)
-	}
-}
-
-// A watch in a terminal has a screen of its own, follows what changes and the terminal's size,
-// and leaves the last table.
-func TestInspectWatchesInATerminal(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, "fill")
-	packedNode(t, "fill", 4)
-	ns := cluster.Namespace(t)
-	ns.Template(t, "three", harness.Requests(harness.Share("gpu", "3Gi")))
-	screen := cluster.Terminal(t, 100, 30)
-	session := screen.Start(t, "kubectl inspect cgpu fill -w")
-	shows := func(what string, parts ...string) {
-		t.Helper()
-		screen.Shows(t, what, func(text string, program bool) bool {
-			return program && strings.HasPrefix(text, "As of ") && harness.ContainsAll(text, parts)
-		})
-	}
-	shows("an idle node", "fill  GPU0  0/15    ░░░░░░░░░░")
-	ns.Run(t, harness.Pod("p", "fill", harness.FromTemplate("three")))
-	shows("a share of 3 GiB", "fill  GPU0  3/15    ██░░░░░░░░")
-	expect.NoError(t, session.Resize(200, 40))
-	shows("ACK's table once there is room", "GPU0(Allocated/Total)", "3/15    ██░░░░░░░░")
-	ns.Delete(t, "p")
-	shows("an idle node again", "GPU0(Allocated/Total)", "0/60 (0%)")
-	expect.NoError(t, session.Type("\x03"))
-	if err := session.Wait(); err != nil {
-		t.Errorf("after Ctrl-C: %v", err)
-	}
-	if text := screen.Text(); screen.HasProgram() || strings.Count(text, "GPU0(Allocated/Total)") != 1 ||
-		!strings.Contains(text, "0/60 (0%)") || strings.Contains(text, "3/15") {
-		t.Errorf("it leaves the terminal with\n%s", text)
 	}
 }

@@ -16,14 +16,11 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/topologytest"
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/topology"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
@@ -153,33 +150,6 @@ func TestTopologyClaimsGetTheBestFreeGPUs(t *testing.T) {
 	}
 }
 
-// A pod that chooses its GPUs itself keeps its choice, and one with GPUs of two
-// claims sees all of them.
-func TestOrderIsLeftToWhoeverSetsIt(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, topoNode)
-	ns := cluster.Namespace(t)
-	linkedTemplates(t, ns)
-	chooses := harness.Pod("chooses", topoNode, harness.FromTemplate("cards-2"))
-	chooses.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "CUDA_VISIBLE_DEVICES", Value: "1"}}
-	ns.Run(t, chooses)
-	ns.HasEnv(t, "chooses", "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": "1"})
-
-	ns.Claim(t, "first", shippedTemplate(t, "two-gpus.yaml"))
-	ns.Claim(t, "second", shippedTemplate(t, "two-gpus.yaml"))
-	ns.Run(t, harness.Pod("both", topoNode, func(pod *corev1.Pod) {
-		for _, name := range []string{"first", "second"} {
-			pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims,
-				corev1.PodResourceClaim{Name: name, ResourceClaimName: &name})
-			pod.Spec.Containers[0].Resources.Claims = append(pod.Spec.Containers[0].Resources.Claims,
-				corev1.ResourceClaim{Name: name})
-		}
-	}))
-	ns.HasEnv(t, "both", "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})
-	ns.SeesItsGPUs(t, "both", "main", ns.Granted(t, "both"))
-	ns.KnowsItsGPUs(t, "both", "main", ns.Granted(t, "both"))
-}
-
 // changeMachine changes a node's simulated machine and starts the plugin again.
 // When undo is called, or the test ends, both are as before.
 func changeMachine(t *testing.T, node string, change func(*sim.Spec)) (undo func()) {
@@ -250,51 +220,4 @@ func TestSickGPUTakesItsSetsOut(t *testing.T) {
 	ns.Delete(t, "one", "two", "four")
 	ns.Run(t, harness.Pod("all", topoNode, harness.FromTemplate("cards-8")))
 	seesLinkedGPUs(t, ns, "all", machine)
-}
-
-// Where two GPUs contradict each other about their link, both are offered, and
-// the node's Events tell.
-func TestLinksThatDisagree(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, topoNode)
-	ns := cluster.Namespace(t)
-	linkedTemplates(t, ns)
-	began := time.Now()
-	repair := changeMachine(t, topoNode, func(s *sim.Spec) {
-		i := slices.IndexFunc(s.NVLinks, func(l sim.NVLink) bool { return slices.Equal(l.GPUs, []int{0, 3}) })
-		s.NVLinks[i].LanesBack = ptr.To(0)
-	})
-	cluster.WaitNodeEvent(t, topoNode, began, "GPULinksInconsistent", "GPU 0 has 2 NVLink lanes to GPU 3, which has 0 "+
-		"back")
-	// Each of the two is offered all the same. Their pair is no better than single GPUs now: it
-	// goes, or stays withdrawn for claims that may be about to get it.
-	linked := func(want bool) {
-		t.Helper()
-		cluster.Devices(t, topoNode, fmt.Sprintf("link GPUs 0 and 3: %t", want), func(devices []resourceapi.Device) error {
-			for _, single := range []string{"gpu-0-topology", "gpu-3-topology"} {
-				if !slices.ContainsFunc(devices, func(d resourceapi.Device) bool { return d.Name == single }) {
-					return fmt.Errorf("%s is not offered", single)
-				}
-			}
-			got := slices.ContainsFunc(devices, func(d resourceapi.Device) bool {
-				return d.Name == "gpus-0-3" && ptr.Deref(d.Attributes[v1alpha1.AttrNVLinkGBps].IntValue, 0) > 0
-			})
-			if got != want {
-				return fmt.Errorf("they are offered as linked: %t", got)
-			}
-			return nil
-		})
-	}
-	linked(false)
-	ns.Run(t, harness.Pod("pair", topoNode, harness.FromTemplate("cards-2")))
-	if got := grantedIndices(ns.Granted(t, "pair")); !slices.Equal(got, []int{0, 4}) {
-		t.Errorf("the best pair is %v, want the first with two lanes that both GPUs have", got)
-	}
-	repair()
-	linked(true)
-	ns.Delete(t, "pair")
-	ns.Run(t, harness.Pod("again", topoNode, harness.FromTemplate("cards-2")))
-	if got := grantedIndices(ns.Granted(t, "again")); !slices.Equal(got, []int{0, 3}) {
-		t.Errorf("the best pair is %v", got)
-	}
 }

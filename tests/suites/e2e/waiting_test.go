@@ -66,16 +66,3 @@ func TestPodsAreToldWhyTheyWait(t *testing.T) {
 		t.Run(test.pod, func(t *testing.T) { ns.IsTold(t, test.pod, test.want...) })
 	}
 }
-
-func TestPodsAreToldThatANodeIsFull(t *testing.T) {
-	t.Parallel()
-	cluster.Whole(t, "whole")
-	ns := cluster.Namespace(t)
-	ns.Template(t, "eight", harness.Requests(harness.Exclusive("cards", 8)))
-	ns.Template(t, "one", harness.Requests(harness.Exclusive("card", 1)))
-	ns.Run(t, harness.Pod("first", "whole", harness.FromTemplate("eight")))
-	ns.Create(t, harness.Pod("second", "whole", harness.FromTemplate("one")))
-	ns.IsTold(t, "second", "request card: the GPUs that match are all taken or too full: 8 GPUs on node whole")
-	ns.Delete(t, "first")
-	ns.WaitRunning(t, "second")
-}
