@@ -84,6 +84,8 @@ controller: {podAnnotations: {a: b}, podLabels: {team: gpu}, affinity: {nodeAffi
 		{"DaemonSet kube-system/gpu-mps-supervisor", append(pod, "tolerations"), "[{operator: Exists}]"},
 		{"DaemonSet kube-system/gpu-kubelet-plugin", []string{"spec", "template", "metadata", "annotations"},
 			`{a: b, cluster-autoscaler.kubernetes.io/enable-ds-eviction: "false"}`},
+		{"DaemonSet kube-system/gpu-mps-supervisor", []string{"spec", "template", "metadata", "annotations"},
+			`{cluster-autoscaler.kubernetes.io/enable-ds-eviction: "false"}`},
 		{"DaemonSet kube-system/gpu-kubelet-plugin", []string{"spec", "template", "metadata", "labels"},
 			labels("gpu-kubelet-plugin")},
 		{"Deployment kube-system/gpu-compat-controller", []string{"spec", "template", "metadata", "labels"},
