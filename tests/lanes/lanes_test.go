@@ -63,6 +63,21 @@ func TestPromisesAreWhatThePagesPromise(t *testing.T) {
 	}
 }
 
+// What a lane leaves out is one of its tests: a name that has changed leaves nothing out.
+func TestWhatLanesLeaveOut(t *testing.T) {
+	for _, lane := range lanes() {
+		if lane.Suite == nil || lane.Suite.LeftOut == nil {
+			continue
+		}
+		there := testsOf(t, lane)
+		for _, test := range lane.Suite.LeftOut {
+			if !slices.Contains(there, test) {
+				t.Errorf("lane %s leaves out %s, which is none of its tests", lane.Name, test)
+			}
+		}
+	}
+}
+
 // testsOf are the names of a lane's tests, by its files.
 func testsOf(t *testing.T, lane Lane) []string {
 	t.Helper()

@@ -157,16 +157,17 @@ func eachHasItsOwn(t *testing.T, ns *harness.Namespace, pod string, requests ...
 
 func inModeCoreMem(t *testing.T) {
 	ns := cluster.Namespace(t)
-	ns.Template(t, "fifth", harness.Requests(harness.Capped("core-mem", 1, "memory", "3Gi", "cores", "20")))
-	ns.Template(t, "rest", harness.Requests(harness.Capped("core-mem", 1, "memory", "3Gi", "cores", "80")))
-	ns.Template(t, "more", harness.Requests(harness.Capped("core-mem", 1, "memory", "1Gi", "cores", "5")))
+	ns.Template(t, "rest", harness.Requests(harness.Capped("core-mem", 0, "memory", "3Gi", "cores", "80")))
+	ns.Template(t, "more", harness.Requests(harness.Capped("core-mem", 0, "memory", "1Gi", "cores", "5")))
 	ns.Template(t, "memory", harness.Requests(harness.Capped("cgpu", -1, "memory", "1Gi")))
-	ns.Run(t, harness.Pod("fifth", modesNode, harness.FromTemplate("fifth")),
-		harness.Pod("rest", modesNode, harness.FromTemplate("rest")))
-	ns.HasEnv(t, "fifth", "main", harness.WithEnv(harness.LegacyEnv(3, 15, 3, 1), "ALIYUN_COM_GPU_SCHD_WEIGHT", "4",
+	// A pod as on ACK, of 3 GiB and a fifth of the compute.
+	fifth := harness.Document[corev1.Pod](t, "memory-and-compute.yaml")
+	ns.Run(t, harness.On(modesNode, fifth)...)
+	ns.Run(t, harness.Pod("rest", modesNode, harness.FromTemplate("rest")))
+	ns.HasEnv(t, fifth.Name, "main", harness.WithEnv(harness.LegacyEnv(3, 15, 3, 0), "ALIYUN_COM_GPU_SCHD_WEIGHT", "4",
 		"CUDA_MPS_PIPE_DIRECTORY", pipeDir, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=3226M",
 		"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "20"))
-	seesGPUAndDaemon(t, ns, "fifth", "main")
+	seesGPUAndDaemon(t, ns, fifth.Name, "main")
 	seesGPUAndDaemon(t, ns, "rest", "main")
 
 	// There is memory left on the GPU, but no compute; and memory alone is not

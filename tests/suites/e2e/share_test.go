@@ -71,4 +71,9 @@ func TestSharesOfSeveralGPUs(t *testing.T) {
 	// The variable has them in ascending order, whatever that of the grants is.
 	one, other := grants[0].GPU.Index, grants[1].GPU.Index
 	ns.HasEnv(t, "a", "main", harness.LegacyEnv(2, 22, 4, min(one, other), max(one, other)))
+
+	legacy := harness.Document[corev1.Pod](t, "four-gpus.yaml")
+	ns.Run(t, harness.On("share", legacy)...)
+	ns.HasEnv(t, legacy.Name, "main", harness.LegacyEnv(2, 22, 8, 0, 1, 2, 3))
+	ns.SeesItsGPUs(t, legacy.Name, "main", ns.Granted(t, legacy.Name))
 }
