@@ -223,21 +223,29 @@ func TestNewBaseEditsCount(t *testing.T) {
 	})
 }
 
-// What lasts is said once.
+// What lasts is logged once, and told in Events of the node as long as it does.
 func TestWhatLastsIsLoggedOnce(t *testing.T) {
-	for name, change := range map[string]func(c *gpusNow){
-		"a GPU that is lost": func(c *gpusNow) {
+	for name, test := range map[string]struct {
+		change func(c *gpusNow)
+		// reason and says are of the Event.
+		reason, says string
+	}{
+		"a GPU that is lost": {func(c *gpusNow) {
 			c.machine.LeaveOut(gpu.Fault{Index: 1, Reason: gpu.FaultLost, Message: "lost"})
-		},
-		"lanes that are missing": func(c *gpusNow) {
+		}, v1alpha1.ReasonLeftOut, "Not offered: "},
+		"lanes that are missing": {func(c *gpusNow) {
 			c.machine.LaneFaults = []gpu.LaneFault{{Index: 1, Lanes: 2, Most: 4}}
-		},
-		"no driver": func(c *gpusNow) { c.fails = errors.New("no driver") },
+		}, v1alpha1.ReasonNVLinkDegraded, "GPU 1 has 2 NVLink lanes to NVSwitches, others of its model have 4"},
+		"links that disagree": {func(c *gpusNow) {
+			c.machine.LinkFaults = []gpu.LinkFault{{A: 0, B: 1, LanesOfA: 2}}
+		}, v1alpha1.ReasonLinksInconsistent, "GPU 0 has 2 NVLink lanes to GPU 1, which has 0 back"},
+		"no driver": {func(c *gpusNow) { c.fails = errors.New("no driver") }, v1alpha1.ReasonDriverUnavailable,
+			"no driver"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := withTwoGPUs()
-				change(c)
+				test.change(c)
 				stop := c.keep(t)
 				time.Sleep(20*DefaultReadInterval + time.Second)
 				logged := strings.TrimSpace(stop())
@@ -247,6 +255,7 @@ func TestWhatLastsIsLoggedOnce(t *testing.T) {
 				if c.fails == nil && c.reads != 21 {
 					t.Errorf("read %d times in 20 minutes, want once a minute", c.reads)
 				}
+				expect.Says(t, c.told[len(c.told)-1], test.reason+" ", test.says)
 			})
 		})
 	}
