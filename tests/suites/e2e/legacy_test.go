@@ -10,9 +10,11 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
@@ -73,5 +75,57 @@ func TestLegacyGPUs(t *testing.T) {
 	}
 	if grants := ns.Granted(t, three.Name); len(grants) != 3 {
 		t.Errorf("granted %+v, want three GPUs", grants)
+	}
+}
+
+// The first of a pod's Events is not a Warning about a template that is there a moment
+// later.
+func TestLegacyPodsStartWithoutAWarning(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "share")
+	ns := cluster.Namespace(t)
+	pod := harness.Asking("mem 1")
+	ns.Run(t, harness.On("share", pod)...)
+	events, err := ns.Client.CoreV1().Events(ns.Name).List(t.Context(),
+		metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod.Name})
+	expect.NoError(t, err)
+	for _, event := range events.Items {
+		// On a machine with much to do the template may come after the eighth try.
+		if event.Reason == "FailedResourceClaimCreation" && event.Count <= 8 {
+			t.Errorf("pod %s, which runs, has the Event %s of %d tries: %s", pod.Name, event.Reason, event.Count, event.Message)
+		}
+	}
+}
+
+// What the API server itself refuses, and some of what each policy does: the module tests/policies tests all of that.
+func TestLegacyPodsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	ns := cluster.Namespace(t)
+	for name, test := range map[string]struct {
+		pod     *corev1.Pod
+		refused string
+	}{
+		"bytes": {harness.Asking("mem 10G"), "aliyun.com/gpu-mem 10G of container c0 is not a plain whole " +
+			"number of GiB"},
+		"half":     {harness.Asking("mem 0.5"), "must be an integer"},
+		"negative": {harness.Asking("mem -3"), "must be greater than or equal to 0"},
+		"different resources": {harness.Asking("mem 3", "mem 3 core 20"), "The requested gpu resource types should be " +
+			"consistent for all containers"},
+		"negative count": {harness.Labelled(harness.Asking("mem 8"), ack.PodLabelCount, "-1"),
+			`"-1": a valid label must be`},
+		"opted out": {harness.Labelled(harness.Asking("mem 3"), v1alpha1.LabelLegacy, "false"),
+			"it opted out by its label gpu.aliyun.com/legacy=false. It would run without a GPU"},
+		"requests only": {harness.Changed(harness.Asking("mem 3"), func(p *corev1.Pod) {
+			r := &p.Spec.Containers[0].Resources
+			r.Requests, r.Limits = r.Limits, nil
+		}), "Limit must be set for non overcommitable resources"},
+		"other requests": {harness.Changed(harness.Asking("mem 3"), func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{ack.ResourceMemory: resource.MustParse("2")}
+		}), "must be equal to aliyun.com/gpu-mem limit of 3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := ns.Admitted(t.Context(), test.pod)
+			harness.CheckRefusal(t, "pod", test.refused, err)
+		})
 	}
 }
