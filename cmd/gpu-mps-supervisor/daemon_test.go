@@ -66,6 +66,7 @@ func plugin(t *testing.T, dir mps.Dir, what mps.Declaration) (kill func()) {
 
 // A plugin that is killed while nothing uses MPS starts no daemons; the next one does that declares MPS in use.
 func TestPluginIsKilledOnAnIdleNode(t *testing.T) {
+	t.Parallel()
 	dir, uuids := shortDir(t), newGPUs(t)
 	kill := plugin(t, dir, mps.Idle)
 	p := start(t, "--mps-dir="+string(dir), "--mps-control="+standIn(t), nvmlFlag(t))
@@ -94,6 +95,7 @@ func TestPluginIsKilledOnAnIdleNode(t *testing.T) {
 
 // One daemon serves all GPUs where that is wanted, with a limit for each.
 func TestDaemonForAllGPUs(t *testing.T) {
+	t.Parallel()
 	dir, uuids := shortDir(t), newGPUs(t)
 	control := standIn(t)
 	expect.NoError(t, dir.WantNodeDaemon(true))

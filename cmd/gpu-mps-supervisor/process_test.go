@@ -255,6 +255,7 @@ func gone(pid int) error {
 }
 
 func TestDaemonsLiveAndDie(t *testing.T) {
+	t.Parallel()
 	dir, uuids := shortDir(t), newGPUs(t)
 	args := []string{"--mps-dir=" + string(dir), "--mps-control=" + standIn(t), nvmlFlag(t)}
 	first := start(t, args...)
