@@ -206,6 +206,10 @@ func (c *Cluster) rest(t *testing.T) {
 	}
 }
 
+// Idles gives the test's place to another one. It is for a test that from here on waits for minutes, and takes nothing
+// of the processors meanwhile.
+func (c *Cluster) Idles(t *testing.T) { c.rest(t) }
+
 // testOf returns the name of the test that a subtest is part of.
 func testOf(t *testing.T) string {
 	test, _, _ := strings.Cut(t.Name(), "/")

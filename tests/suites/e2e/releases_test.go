@@ -167,6 +167,7 @@ func TestProcessThatTheRuntimeHasLost(t *testing.T) {
 	claim := ns.ClaimOf(t, "loses")
 	ended := ns.Lose(t, "loses", "main")
 	began := time.Now()
+	cluster.Idles(t)
 	ns.Delete(t, "loses")
 	t.Logf("pod and claim are gone %s after the deletion", since(began))
 	harness.Eventually(t, "what the process used to be released", func(context.Context) error {
