@@ -7,6 +7,9 @@ package e2e
 import (
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
 
@@ -56,5 +59,22 @@ func haveGPUsOfTheirOwn(t *testing.T, ns *harness.Namespace, counts map[string]i
 		ns.SeesItsGPUs(t, pod, "main", grants)
 		ns.KnowsItsGPUs(t, pod, "main", grants)
 		ns.HasEnv(t, pod, "main", map[string]string{"NVIDIA_VISIBLE_DEVICES": "void"})
+	}
+}
+
+// A privileged container sees all GPUs of its node, and its programs begin with GPU 0, which may be a neighbour's.
+func TestPrivilegedContainersKnowWhichGPUsAreTheirOwn(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "whole")
+	ns := cluster.Namespace(t)
+	ns.Template(t, "one", harness.Requests(harness.Exclusive("card", 1)))
+	privileged := func(pod *corev1.Pod) {
+		pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: ptr.To(true)}
+	}
+	ns.Run(t, harness.Pod("neighbour", "whole", harness.FromTemplate("one")))
+	ns.Run(t, harness.Pod("limit", "whole", harness.Limit("nvidia.com/gpu", "2"), privileged),
+		harness.Pod("claim", "whole", harness.FromTemplate("one"), privileged))
+	for _, pod := range []string{"limit", "claim"} {
+		ns.KnowsItsGPUs(t, pod, "main", ns.Granted(t, pod))
 	}
 }

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
@@ -128,4 +129,22 @@ func TestLegacyPodsThatAreRefused(t *testing.T) {
 			harness.CheckRefusal(t, "pod", test.refused, err)
 		})
 	}
+}
+
+// An init container uses the share of the first container that has one.
+func TestLegacyInitContainersAndSidecars(t *testing.T) {
+	t.Parallel()
+	cluster.Share(t, "share")
+	ns := cluster.Namespace(t)
+	warmUp, sidecar := harness.Limited("warm-up", "mem 20"), harness.Limited("side", "mem 1")
+	// The probe stays by itself; an init container has to end.
+	warmUp.Command = []string{"/gpu-probe", "env"}
+	sidecar.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
+	pod := harness.Asking("", "mem 3")
+	pod.Spec.InitContainers = []corev1.Container{warmUp, sidecar}
+	ns.Run(t, harness.On("share", pod)...)
+	index := ns.Granted(t, pod.Name)[0].GPU.Index
+	ns.HasEnv(t, pod.Name, "c1", harness.LegacyEnv(3, 22, 4, index))
+	ns.HasEnv(t, pod.Name, "side", harness.LegacyEnv(1, 22, 4, index))
+	ns.HasEnv(t, pod.Name, "c0", map[string]string{})
 }
