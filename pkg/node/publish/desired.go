@@ -3,15 +3,10 @@
 package publish
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 
-	resourceapi "k8s.io/api/resource/v1"
-
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
-	"github.com/gpushare/dra-driver-gpushare/pkg/node/health"
 )
 
 // desired is what a node asks for.
@@ -46,25 +41,6 @@ func (w *desired) offer() mode.Offer {
 // offerNothing makes it that nothing is offered, for the reason given.
 func (w *desired) offerNothing(reason error) {
 	w.mode, w.served, w.notServed = "", nil, reason
-}
-
-func switchingTaints(closed bool) []resourceapi.DeviceTaint {
-	if !closed {
-		return nil
-	}
-	return []resourceapi.DeviceTaint{{Key: v1alpha1.TaintSwitching, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
-}
-
-// unhealthyTaints are the taints of GPUs that are unhealthy, by UUID.
-func unhealthyTaints(
-	unhealthy map[string]health.Unhealthy, effect resourceapi.DeviceTaintEffect,
-) map[string][]resourceapi.DeviceTaint {
-	taints := map[string][]resourceapi.DeviceTaint{}
-	for uuid, u := range unhealthy {
-		taints[uuid] = []resourceapi.DeviceTaint{{Key: v1alpha1.TaintUnhealthy, Value: u.Reason,
-			Effect: cmp.Or(effect, resourceapi.DeviceTaintEffectNoSchedule)}}
-	}
-	return taints
 }
 
 // describe says what an offer is, with what tells it from another one.

@@ -5,11 +5,9 @@ package publish
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
-	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -94,34 +92,21 @@ func heldByOrphans(records []state.Record, orphans map[types.UID]string) map[str
 	return held
 }
 
-// instances is how the machine's instances are offered, with the taints that this takes, by UUID of an
-// instance or a GPU, beside those that are common.
-func (s snapshot) instances(reserved held.Reserved, common map[string][]resourceapi.DeviceTaint,
-) (devices.MIGOptions, map[string][]resourceapi.DeviceTaint, error) {
+// instances is how the machine's instances are offered. It adds the taints that this takes.
+func (s snapshot) instances(reserved held.Reserved, closed taints) (devices.MIGOptions, error) {
 	// Whoever held what was there before may still get at what is there now.
 	records, err := s.prepared()
 	if err != nil {
-		return devices.MIGOptions{}, common, err
-	}
-	taints := maps.Clone(common)
-	if taints == nil {
-		taints = map[string][]resourceapi.DeviceTaint{}
-	}
-	closeTo := func(uuid, key, value string) {
-		if slices.ContainsFunc(taints[uuid], func(t resourceapi.DeviceTaint) bool { return t.Key == key }) {
-			return
-		}
-		taints[uuid] = append(slices.Clone(taints[uuid]), resourceapi.DeviceTaint{Key: key, Value: value,
-			Effect: resourceapi.DeviceTaintEffectNoSchedule})
+		return devices.MIGOptions{}, err
 	}
 	held := heldInstances(records)
 	for uuid := range s.heldBefore(records, held) {
-		closeTo(uuid, v1alpha1.TaintWithdrawn, "")
+		closed.add(uuid, closing(v1alpha1.TaintWithdrawn, ""))
 	}
 	for _, p := range s.machine.Partitioned {
-		closeReserved(p.UUID, reserved, closeTo)
+		closeReserved(p.UUID, reserved, closed)
 		for _, i := range p.Instances {
-			closeReserved(i.UUID, reserved, closeTo)
+			closeReserved(i.UUID, reserved, closed)
 		}
 	}
 	isolation := mode.IsolationNamed(mode.IsolationMIG)
@@ -138,21 +123,15 @@ func (s snapshot) instances(reserved held.Reserved, common map[string][]resource
 		i := h.GPU.MIG
 		options.Gone = append(options.Gone, devices.GoneInstance{Index: h.GPU.Index, Instance: gpu.Instance{
 			UUID: h.GPU.UUID, ProfileID: i.ProfileID, Profile: i.Profile, Start: i.Start, Size: i.Size,
-			MemoryMiB: h.GPU.MemoryMiB},
-			Taint: resourceapi.DeviceTaint{Key: v1alpha1.TaintUnhealthy, Value: value,
-				Effect: cmp.Or(s.unhealthyEffect, resourceapi.DeviceTaintEffectNoSchedule)}})
+			MemoryMiB: h.GPU.MemoryMiB}, Taint: s.unhealthyTaint(value)})
 	}
-	return options, taints, nil
+	return options, nil
 }
 
 // closeReserved closes a GPU, or an instance, of which pods without a claim or other drivers have any.
-func closeReserved(uuid string, reserved held.Reserved, closeTo func(uuid, key, value string)) {
-	switch g := reserved.GPU(uuid); {
-	case uuid == "":
-	case g.Driver != "":
-		closeTo(uuid, v1alpha1.TaintOtherDriver, g.Driver)
-	case g.Taken != held.Taken{}:
-		closeTo(uuid, v1alpha1.TaintHeld, "")
+func closeReserved(uuid string, reserved held.Reserved, closed taints) {
+	if g := reserved.GPU(uuid); uuid != "" && (g.Driver != "" || g.Taken != held.Taken{}) {
+		closed.addHeld(uuid, g.Driver)
 	}
 }
 

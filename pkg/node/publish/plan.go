@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 	"k8s.io/utils/ptr"
 
@@ -140,17 +141,19 @@ func (p *plan) offer(s snapshot, w desired, reserved held.Reserved) error {
 			return nil
 		}
 	}
-	o := devices.Options{Pool: s.pool, Order: p.layout.Order, Taints: switchingTaints(p.step.Closed),
-		Retained: p.retained.sets, Allocated: s.allocated(), NVIDIA: s.nvidia}
+	o := devices.Options{Pool: s.pool, Order: p.layout.Order, Retained: p.retained.sets, Allocated: s.allocated(),
+		NVIDIA: s.nvidia}
 	p.again = p.again || o.Allocated != nil // a claim may end without a word
-	if renamed := s.renamed(); len(s.unhealthy)+len(renamed) > 0 {
-		o.GPUTaints = withRenamed(unhealthyTaints(s.unhealthy, s.unhealthyEffect), renamed)
+	if p.step.Closed {
+		o.Taints = []resourceapi.DeviceTaint{closing(v1alpha1.TaintSwitching, "")}
 	}
+	gpuTaints := s.taints()
 	if s.hasMIG() {
-		if o.MIG, o.GPUTaints, err = s.instances(reserved, o.GPUTaints); err != nil {
+		if o.MIG, err = s.instances(reserved, gpuTaints); err != nil {
 			return err
 		}
 	}
+	o.GPUTaints = gpuTaints
 	p.resources = buildPool(s.machine, p.step.Mode, served, reserved, p.layout.Limits, o)
 	return nil
 }

@@ -70,7 +70,7 @@ func (p *Publisher) restoreConflicts(ctx context.Context) error {
 	var closed []string
 	for _, s := range stored {
 		for _, d := range s.Spec.Devices {
-			if slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == v1alpha1.TaintConflict }) {
+			if slices.ContainsFunc(d.Taints, isTaint(v1alpha1.TaintConflict)) {
 				closed = append(closed, d.Name)
 			}
 		}

@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	resourceapi "k8s.io/api/resource/v1"
-
-	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 )
@@ -42,16 +39,6 @@ func (s snapshot) renamed() map[string]string {
 		}
 	}
 	return names
-}
-
-// withRenamed closes GPUs that are renamed, beside what closes GPUs by UUID.
-func withRenamed(taints map[string][]resourceapi.DeviceTaint, renamed map[string]string,
-) map[string][]resourceapi.DeviceTaint {
-	for uuid, name := range renamed {
-		taints[uuid] = append(taints[uuid], resourceapi.DeviceTaint{Key: v1alpha1.TaintWithdrawn, Value: "held-as-" + name,
-			Effect: resourceapi.DeviceTaintEffectNoSchedule})
-	}
-	return taints
 }
 
 // isRenamed reports whether the GPU that was granted has another name now, or another one has its name.

@@ -54,7 +54,7 @@ func mayBeAllocated(stored []resourceapi.ResourceSlice, allocated []string) [][]
 	names := slices.Clone(allocated)
 	for _, s := range stored {
 		for _, d := range s.Spec.Devices {
-			if !slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == v1alpha1.TaintWithdrawn }) {
+			if !slices.ContainsFunc(d.Taints, isTaint(v1alpha1.TaintWithdrawn)) {
 				names = append(names, d.Name)
 			}
 		}

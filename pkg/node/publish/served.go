@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
@@ -316,30 +315,18 @@ const besideValue = "others-hold-gpus"
 // gpuTaints adds to the taints by UUID those of the GPUs on which shares could not be
 // enforced at the moment, and of those that pods without a claim, or other drivers, leave
 // nothing of.
-func (s servedMode) gpuTaints(
-	m *gpu.Machine, common map[string][]resourceapi.DeviceTaint, full []string, t held.Reserved,
-) map[string][]resourceapi.DeviceTaint {
-	taints := map[string][]resourceapi.DeviceTaint{}
-	for uuid, t := range common {
-		taints[uuid] = slices.Clone(t)
-	}
+func (s servedMode) gpuTaints(m *gpu.Machine, common taints, full []string, t held.Reserved) taints {
+	out := common.clone()
 	for _, g := range m.GPUs {
-		taint := resourceapi.DeviceTaint{Key: v1alpha1.TaintNotIsolated, Effect: resourceapi.DeviceTaintEffectNoSchedule}
 		switch {
 		case s.notIsolated[g.UUID] != "":
+			out.add(g.UUID, closing(v1alpha1.TaintNotIsolated, ""))
 		case s.beside != "":
-			taint.Value = besideValue
-		default:
-			continue
+			out.add(g.UUID, closing(v1alpha1.TaintNotIsolated, besideValue))
 		}
-		taints[g.UUID] = append(taints[g.UUID], taint)
 	}
 	for _, uuid := range full {
-		taint := resourceapi.DeviceTaint{Key: v1alpha1.TaintHeld, Effect: resourceapi.DeviceTaintEffectNoSchedule}
-		if driver := t.GPU(uuid).Driver; driver != "" {
-			taint.Key, taint.Value = v1alpha1.TaintOtherDriver, driver
-		}
-		taints[uuid] = append(taints[uuid], taint)
+		out.addHeld(uuid, t.GPU(uuid).Driver)
 	}
-	return taints
+	return out
 }

@@ -266,13 +266,13 @@ func TestUnhealthyTaints(t *testing.T) {
 		"":                                     resourceapi.DeviceTaintEffectNoSchedule,
 		resourceapi.DeviceTaintEffectNoExecute: resourceapi.DeviceTaintEffectNoExecute,
 	} {
-		common := unhealthyTaints(unhealthy, effect)
 		served := servedMode{notIsolated: map[string]string{"GPU-a": "no daemon", "GPU-b": "no daemon"}}
 		machine := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-a"}, {UUID: "GPU-b"}}}
-		got := served.gpuTaints(machine, common, nil, held.Reserved{})
+		s := snapshot{given: given{machine: machine, unhealthy: unhealthy}, unhealthyEffect: effect}
+		got := served.gpuTaints(machine, s.taints(), nil, held.Reserved{})
 		notIsolated := resourceapi.DeviceTaint{Key: v1alpha1.TaintNotIsolated,
 			Effect: resourceapi.DeviceTaintEffectNoSchedule}
-		wanted := map[string][]resourceapi.DeviceTaint{
+		wanted := taints{
 			"GPU-a": {{Key: v1alpha1.TaintUnhealthy, Value: "lost", Effect: want}, notIsolated},
 			"GPU-b": {notIsolated},
 		}
