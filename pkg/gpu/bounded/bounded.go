@@ -26,12 +26,10 @@ type Calls struct {
 	// who does not answer, for messages.
 	who string
 
-	mu   sync.Mutex
-	hung *hung
+	mu sync.Mutex
+	// hung is the error of the call that was given up and has not returned yet; nil if there is none.
+	hung *error
 }
-
-// hung is a call that was given up.
-type hung struct{ err error }
 
 // New returns Calls that wait for each call as long as timeout. who is whom they
 // wait for, as messages name it.
@@ -45,7 +43,7 @@ func (c *Calls) Hung() error {
 	if c.hung == nil {
 		return nil
 	}
-	return c.hung.err
+	return *c.hung
 }
 
 // Try makes one call. Its errors begin with what was tried; those of a call that
@@ -59,58 +57,140 @@ func Try[T any](ctx context.Context, c *Calls, what string, call func() (T, erro
 func TryWithin[T any](
 	ctx context.Context, c *Calls, limit time.Duration, what string, call func() (T, error),
 ) (T, error) {
-	var none T
-	if err := c.Hung(); err != nil {
-		return none, fmt.Errorf("%s: not tried after %w", what, err)
+	t := newTry(c, limit, what, func(func(string)) (T, error) { return call() })
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, ErrHung)
+	defer cancel()
+	if t.begin() {
+		go t.run()
 	}
-	type answer struct {
-		value T
-		err   error
+	return t.wait(ctx)
+}
+
+// atOnce is for how long things are asked one after the other, before the rest are asked side by side.
+const atOnce = 100 * time.Millisecond
+
+// Each asks several things, by a call on each of them, and waits for all of these no longer than limit.
+// ask gets the number of the thing among calls, and says by doing what it asks for next, which its errors
+// begin with. The answers and errors are in the order of calls. A thing with a call that has not returned is
+// not asked.
+//
+// As long as things answer at once, one goroutine asks them in turn: to start one for each, and to wake the
+// processors for them, takes longer than the answers do. One that hangs delays the others by a moment.
+func Each[T any](
+	ctx context.Context, calls []*Calls, limit time.Duration, ask func(i int, doing func(what string)) (T, error),
+) ([]T, []error) {
+	tries := make([]*try[T], len(calls))
+	for i, c := range calls {
+		tries[i] = newTry(c, limit, "", func(doing func(string)) (T, error) { return ask(i, doing) })
 	}
-	answers := make(chan answer, 1)
-	giveUp := &hung{err: fmt.Errorf("%s: %w from %s (%s)", what, ErrHung, c.who, limit)}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, ErrHung)
+	defer cancel()
 	go func() {
-		value, err := call()
-		answers <- answer{value, err}
-		c.returned(giveUp)
+		for _, t := range tries {
+			if t.begin() {
+				t.run()
+			}
+		}
 	}()
-	timeout := time.NewTimer(limit)
-	defer timeout.Stop()
+	rest := time.AfterFunc(atOnce, func() {
+		for _, t := range tries {
+			if t.begin() {
+				go t.run()
+			}
+		}
+	})
+	defer rest.Stop()
+	values, errs := make([]T, len(calls)), make([]error, len(calls))
+	for i, t := range tries {
+		values[i], errs[i] = t.wait(ctx)
+	}
+	return values, errs
+}
+
+// try is one call, for one who waits for it.
+type try[T any] struct {
+	*Calls
+	limit   time.Duration
+	call    func(doing func(what string)) (T, error)
+	answers chan answer[T]
+
+	// begun says that somebody makes the call, or that nobody is to any more; what is done in it now, and failure is the
+	// error in case that it is given up. The lock of Calls is for them, too.
+	begun   bool
+	what    string
+	failure error
+}
+
+type answer[T any] struct {
+	value T
+	err   error
+}
+
+func newTry[T any](c *Calls, limit time.Duration, what string, call func(doing func(string)) (T, error)) *try[T] {
+	return &try[T]{Calls: c, limit: limit, what: what, call: call, answers: make(chan answer[T], 1)}
+}
+
+// begin reports whether the caller is to make the call: nobody else does, and no other one hangs.
+func (t *try[T]) begin() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.begun {
+		return false
+	}
+	t.begun = true
+	if t.hung != nil {
+		t.answers <- answer[T]{err: fmt.Errorf("not tried after %w", *t.hung)}
+		return false
+	}
+	return true
+}
+
+// run makes the call.
+func (t *try[T]) run() {
+	value, err := t.call(func(what string) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.what = what
+	})
+	t.answers <- answer[T]{value, err}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.hung == &t.failure {
+		t.hung = nil
+	}
+}
+
+// wait returns what was answered. What was not when the context ends is given up.
+func (t *try[T]) wait(ctx context.Context) (value T, err error) {
 	select {
-	case a := <-answers:
-		return a.value, wrap(what, a.err)
+	case a := <-t.answers:
+		return a.value, t.about(a.err)
 	case <-ctx.Done():
-		giveUp.err = fmt.Errorf("%s: %w", what, context.Cause(ctx))
-	case <-timeout.C:
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	cause := context.Cause(ctx)
 	select {
-	case a := <-answers: // at the last moment
-		return a.value, wrap(what, a.err)
+	case a := <-t.answers: // at the last moment
+		return a.value, t.about(a.err)
 	default:
-		c.hung = giveUp
-		return none, giveUp.err
+		if !t.begun {
+			t.begun = true
+			return value, cause
+		}
 	}
+	if errors.Is(cause, ErrHung) {
+		cause = fmt.Errorf("%w from %s (%s)", cause, t.who, t.limit)
+	}
+	t.failure = t.about(cause)
+	t.hung = &t.failure
+	return value, t.failure
 }
 
-func (c *Calls) giveUp(call *hung) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.hung = call
-}
-
-func (c *Calls) returned(call *hung) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.hung == call {
-		c.hung = nil
+// about is an error that says what was tried.
+func (t *try[T]) about(err error) error {
+	if err == nil || t.what == "" {
+		return err
 	}
-}
-
-func wrap(what string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", what, err)
+	return fmt.Errorf("%s: %w", t.what, err)
 }
