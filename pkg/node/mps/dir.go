@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/atomicfile"
 )
 
 // MaxClients is how many client processes one GPU's server takes: of 64
@@ -149,6 +151,25 @@ func (d Dir) SetStatus(uuid string, s Status) error {
 	return write(d.statusFile(uuid), "tell the status of the GPU's MPS control daemon", s)
 }
 
+// Forget is for the supervisor: it removes the GPU's status, which readers take for a daemon
+// that is not there. It works where SetStatus does not, as on a full file system.
+func (d Dir) Forget(uuid string) error {
+	if err := atomicfile.Remove(d.statusFile(uuid)); err != nil {
+		return fmt.Errorf("forget the status of the GPU's MPS control daemon: %w", err)
+	}
+	return nil
+}
+
+// forgetAll removes the statuses of an earlier supervisor. The GPUs' directories stay:
+// containers may have a pipe directory mounted, and would not see another one in its place.
+func (d Dir) forgetAll() error {
+	uuids, err := d.Served()
+	for _, uuid := range uuids {
+		err = errors.Join(err, d.Forget(uuid))
+	}
+	return err
+}
+
 // Hold is for the supervisor: it makes the process the directory's only supervisor until
 // release is called or the process ends. It fails if there is another. Statuses of an earlier
 // supervisor are removed before anybody can take them for this one's.
@@ -189,32 +210,20 @@ func lock(path string, timeout time.Duration) (*os.File, error) {
 	return f, nil
 }
 
-// checkSupervised reports that no supervisor runs, or why that is not known.
+// checkSupervised reports that no supervisor runs, which the statuses would be of, or why that is not known.
 func (d Dir) checkSupervised() error {
-	alive, err := d.supervised()
-	if err == nil && !alive {
-		err = errors.New("gpu-mps-supervisor does not run on this node: see its DaemonSet's pods")
-	}
-	return err
-}
-
-// supervised reports whether a supervisor runs, which the statuses are of then.
-func (d Dir) supervised() (bool, error) {
 	f, err := os.Open(d.servingFile())
-	if errors.Is(err, os.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("look for gpu-mps-supervisor: %w", err)
-	}
-	defer f.Close()
-	switch err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); {
-	case errors.Is(err, unix.EWOULDBLOCK):
-		return true, nil
-	case err != nil:
-		return false, fmt.Errorf("look for gpu-mps-supervisor: %w", err)
-	default:
+	if err == nil {
+		defer f.Close()
 		// Closing unlocks it; a supervisor that starts in this moment tries again.
-		return false, nil
+		err = unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	}
+	switch {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return nil
+	case err == nil, errors.Is(err, os.ErrNotExist):
+		return errors.New("gpu-mps-supervisor does not run on this node: see its DaemonSet's pods")
+	default:
+		return fmt.Errorf("look for gpu-mps-supervisor: %w", err)
 	}
 }
