@@ -35,7 +35,7 @@ func (k *keeper) awaitComputeMode(ctx context.Context) error {
 }
 
 func (k *keeper) prepareComputeMode(ctx context.Context) error {
-	if err := k.gpus.probe(ctx); err != nil {
+	if err := k.gpus.each(ctx, (*guard).probe); err != nil {
 		return err
 	}
 	uses, err := k.knownUses()
@@ -57,7 +57,7 @@ func (k *keeper) prepareComputeMode(ctx context.Context) error {
 // takes no clients for the moment; with an err the daemon cannot go on.
 func (k *keeper) reconcile(ctx context.Context, daemon Daemon) (closed, err error) {
 	defer func() { k.closed.Store(closed != nil) }()
-	if closed := k.gpus.remember(ctx); closed != nil {
+	if closed := k.gpus.each(ctx, (*guard).remember); closed != nil {
 		return closed, nil
 	}
 	uses, err := k.knownUses()
@@ -76,7 +76,7 @@ func (k *keeper) reconcile(ctx context.Context, daemon Daemon) (closed, err erro
 			closed, err = err, nil
 		}
 	case uses.guarded():
-		closed = k.gpus.keep(ctx)
+		closed = k.gpus.each(ctx, (*guard).keep)
 	case k.server != nil:
 		if k.draining.clients = k.clientsLeft(ctx); k.draining.clients != "" {
 			return nil, nil
@@ -154,7 +154,7 @@ func (k *keeper) finish(ctx context.Context) {
 	nodeIdle := errors.Is(context.Cause(ctx), errNodeIdle)
 	ctx = context.WithoutCancel(ctx)
 	uses, err := k.knownUses()
-	if nodeIdle || errors.Is(err, errUseGone) && k.gpus.remember(ctx) != nil {
+	if nodeIdle || errors.Is(err, errUseGone) && k.gpus.each(ctx, (*guard).remember) != nil {
 		// In a directory that was removed as well, nothing would tell the next supervisor to open the GPU again.
 		uses, err = k.uses()
 	}

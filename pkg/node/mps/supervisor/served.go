@@ -36,10 +36,10 @@ type served struct {
 // opened and given back together, and one that cannot be keeps all of them closed.
 type gpus []*served
 
-// each calls do for one GPU after the other, until one fails.
-func (all gpus) each(ctx context.Context, do func(ctx context.Context, g *guard) error) error {
+// each calls a method of the guards for one GPU after the other, until one fails.
+func (all gpus) each(ctx context.Context, do func(*guard, context.Context) error) error {
 	for _, gpu := range all {
-		if err := do(all.context(ctx, gpu), gpu.guard); err != nil {
+		if err := do(gpu.guard, all.context(ctx, gpu)); err != nil {
 			return all.about(gpu, err)
 		}
 	}
@@ -62,28 +62,12 @@ func (all gpus) about(gpu *served, err error) error {
 	return fmt.Errorf("GPU %s: %w", gpu.uuid, err)
 }
 
-func (all gpus) probe(ctx context.Context) error {
-	return all.each(ctx, func(ctx context.Context, g *guard) error { return g.probe(ctx) })
-}
-
 func (all gpus) take(ctx context.Context, ofMPS ...int) error {
-	return all.each(ctx, func(ctx context.Context, g *guard) error { return g.take(ctx, ofMPS...) })
+	return all.each(ctx, func(g *guard, ctx context.Context) error { return g.take(ctx, ofMPS...) })
 }
 
 func (all gpus) checkForeign(ctx context.Context, ofMPS ...int) error {
-	return all.each(ctx, func(ctx context.Context, g *guard) error { return g.checkForeign(ctx, ofMPS...) })
-}
-
-func (all gpus) remember(ctx context.Context) error {
-	return all.each(ctx, func(ctx context.Context, g *guard) error { return g.remember(ctx) })
-}
-
-func (all gpus) open(ctx context.Context) error {
-	return all.each(ctx, func(ctx context.Context, g *guard) error { return g.open(ctx) })
-}
-
-func (all gpus) keep(ctx context.Context) error {
-	return all.each(ctx, func(ctx context.Context, g *guard) error { return g.keep(ctx) })
+	return all.each(ctx, func(g *guard, ctx context.Context) error { return g.checkForeign(ctx, ofMPS...) })
 }
 
 // close does so at the same time: a GPU that hangs keeps no other one open.

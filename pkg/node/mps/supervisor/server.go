@@ -65,7 +65,7 @@ func (k *keeper) takeOver(ctx context.Context, daemon Daemon) (closed, err error
 // startServer has the daemon start the GPU's server by a command, if it has none yet, and
 // waits until it serves.
 func (k *keeper) startServer(ctx context.Context, daemon Daemon, command string) error {
-	err := k.gpus.open(ctx)
+	err := k.gpus.each(ctx, (*guard).open)
 	if err != nil {
 		return err
 	}
