@@ -5,9 +5,12 @@ package mps
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // The environment of the check of a container that starts: its share, how many containers may have that, 0 for any
@@ -38,7 +41,7 @@ type Container struct {
 func (d Dir) AddContainer(uuid string, c Container, maxContainers int, runs func(Container) bool) (err error) {
 	const what = "count the containers of a share"
 	path := filepath.Join(d.gpu(uuid), "containers.json")
-	locked, err := lock(path+".lock", containersTimeout)
+	locked, err := lock(path+".lock", os.O_RDWR|os.O_CREATE, unix.LOCK_EX, containersTimeout)
 	if err != nil {
 		return fmt.Errorf(what+": %w", err)
 	}

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 )
 
@@ -73,30 +71,15 @@ func TestDeclaredWhileADeclarationChanges(t *testing.T) {
 	idle()
 }
 
-func TestIdleOfAnEarlierVersion(t *testing.T) {
+// A plugin that cannot make the files declares nothing, so the daemons run.
+func TestIdleWithoutTheFiles(t *testing.T) {
 	d := Dir(t.TempDir())
-	f, err := os.Open(string(d))
-	expect.NoError(t, err)
-	expect.NoError(t, unix.Flock(int(f.Fd()), unix.LOCK_SH))
-	declares(t, d, IdleUntilUndeclared)
-	// One of this version beside it will declare what follows.
-	idle := declare(t, d, Idle)
-	declares(t, d, Idle)
-	idle()
-	declares(t, d, IdleUntilUndeclared)
-	expect.NoError(t, f.Close())
+	expect.NoError(t, os.Symlink(filepath.Join(string(d), "none", "file"), d.declarationFile(InUse)))
+	if _, err := d.Declare(Idle); err == nil {
+		t.Error("it was declared, and could not be withdrawn by InUse")
+	}
 	declares(t, d, Undeclared)
-}
-
-// A plugin that cannot make the file is taken for one of an earlier version.
-func TestIdleWithoutTheFile(t *testing.T) {
-	d := Dir(t.TempDir())
-	expect.NoError(t, os.Symlink(filepath.Join(string(d), "none", "file"), d.declarationFile()))
-	idle := declare(t, d, Idle)
-	declares(t, d, IdleUntilUndeclared)
 	declare(t, d, InUse)()
-	idle()
-	declares(t, d, Undeclared)
 }
 
 func TestInUseGoesWithoutSaying(t *testing.T) {

@@ -28,8 +28,7 @@ const DefaultHostDir = "/run/gpushare/mps"
 
 // Dir is the shared directory, as the process that uses it sees it:
 //
-//	.                         locked by plugins that declare the node Idle
-//	declarations.lock         its bytes are locked by plugins, one for each Declaration
+//	idle.lock, in-use.lock    locked by plugins that declare this
 //	supervisor.lock           locked by the only supervisor
 //	serving.lock              locked by it as soon as nothing of an earlier one is left
 //	<UUID>/use.json           what the GPU is used for by MPS, as the plugin says
@@ -177,7 +176,7 @@ func (d Dir) Hold() (release func() error, err error) {
 	if err := os.MkdirAll(string(d), 0o755); err != nil {
 		return nil, fmt.Errorf("make the directory that supervisor and plugin share: %w", err)
 	}
-	only, err := lock(d.SupervisorLock(), 0)
+	only, err := lock(d.SupervisorLock(), os.O_RDWR|os.O_CREATE, unix.LOCK_EX, 0)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return nil, fmt.Errorf("another gpu-mps-supervisor runs on this node: %s is held", d.SupervisorLock())
 	}
@@ -187,7 +186,7 @@ func (d Dir) Hold() (release func() error, err error) {
 	if err := errors.Join(d.forgetAll(), d.OfNode().forgetAll()); err != nil {
 		return nil, errors.Join(err, only.Close())
 	}
-	serving, err := lock(d.servingFile(), lockTimeout)
+	serving, err := lock(d.servingFile(), os.O_RDWR|os.O_CREATE, unix.LOCK_EX, lockTimeout)
 	if err != nil {
 		return nil, errors.Join(err, only.Close())
 	}
@@ -198,32 +197,50 @@ func (d Dir) Hold() (release func() error, err error) {
 // else has it.
 const lockTimeout = 2 * time.Second
 
-// lock opens the file, and locks it until it is closed or the process ends.
-func lock(path string, timeout time.Duration) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+// lock opens the file, and locks it until it is closed or the process ends. It tries again until the timeout while
+// another holds it.
+func lock(path string, flags, how int, timeout time.Duration) (*os.File, error) {
+	f, err := os.OpenFile(path, flags, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("open a lock file: %w", err)
 	}
-	if err := flock(f, unix.LOCK_EX, timeout); err != nil {
-		return nil, errors.Join(err, f.Close())
+	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Since(start) >= timeout {
+			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
+		}
 	}
-	return f, nil
+}
+
+// locked reports whether somebody has locked the file, so that it could not be locked like this; nobody has where there
+// is none.
+func locked(path string, how int) (bool, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close() // it unlocks it; who wants the lock in this moment tries again
+	err = unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
+	if err == nil || errors.Is(err, unix.EWOULDBLOCK) {
+		return err != nil, nil
+	}
+	return false, fmt.Errorf("lock %s: %w", path, err)
 }
 
 // checkSupervised reports that no supervisor runs, which the statuses would be of, or why that is not known.
 func (d Dir) checkSupervised() error {
-	f, err := os.Open(d.servingFile())
-	if err == nil {
-		defer f.Close()
-		// Closing unlocks it; a supervisor that starts in this moment tries again.
-		err = unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
-	}
+	runs, err := locked(d.servingFile(), unix.LOCK_SH)
 	switch {
-	case errors.Is(err, unix.EWOULDBLOCK):
-		return nil
-	case err == nil, errors.Is(err, os.ErrNotExist):
-		return errors.New("gpu-mps-supervisor does not run on this node: see its DaemonSet's pods")
-	default:
+	case err != nil:
 		return fmt.Errorf("look for gpu-mps-supervisor: %w", err)
+	case !runs:
+		return errors.New("gpu-mps-supervisor does not run on this node: see its DaemonSet's pods")
 	}
+	return nil
 }

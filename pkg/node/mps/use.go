@@ -148,7 +148,7 @@ const writeUse = "write what MPS is used for on the GPU"
 // changeUse replaces the use by another one, and returns the one before.
 func (d Dir) changeUse(uuid string, change func(Use) Use) (before Use, err error) {
 	// Two instances of the plugin, and threads of one, may change it at the same time.
-	f, err := os.Open(d.gpu(uuid))
+	f, err := lock(d.gpu(uuid), os.O_RDONLY, unix.LOCK_EX, lockTimeout)
 	if errors.Is(err, os.ErrNotExist) {
 		if change(before) == before {
 			return before, nil
@@ -156,15 +156,12 @@ func (d Dir) changeUse(uuid string, change func(Use) Use) (before Use, err error
 		if err := os.MkdirAll(d.gpu(uuid), 0o755); err != nil {
 			return before, fmt.Errorf("make the GPU's directory: %w: it has to be mounted writable", err)
 		}
-		f, err = os.Open(d.gpu(uuid))
+		f, err = lock(d.gpu(uuid), os.O_RDONLY, unix.LOCK_EX, lockTimeout)
 	}
 	if err != nil {
 		return before, fmt.Errorf(writeUse+": %w", err)
 	}
 	defer f.Close()
-	if err := flock(f, unix.LOCK_EX, lockTimeout); err != nil {
-		return before, fmt.Errorf(writeUse+": %w", err)
-	}
 	before, err = d.Use(uuid)
 	after := change(before)
 	after.Seq = before.Seq

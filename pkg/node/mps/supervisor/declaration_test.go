@@ -4,11 +4,8 @@ package supervisor
 
 import (
 	"context"
-	"os"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/mps"
@@ -286,19 +283,4 @@ func TestInUseCountsMoreThanIdle(t *testing.T) {
 	w.ready("a")
 	next.declare(mps.Idle)
 	w.pass(func() bool { return w.status("a").Reason == nodeIdle }, "the daemon ends")
-}
-
-// A plugin of an earlier version lets go of its lock where MPS is used, as its end does.
-func TestPluginOfAnEarlierVersion(t *testing.T) {
-	w := newWorld(t, "a")
-	// It has followed one of this version.
-	w.plugin(mps.Idle).kill()
-	f, err := os.Open(string(w.dir))
-	expect.NoError(t, err)
-	expect.NoError(t, unix.Flock(int(f.Fd()), unix.LOCK_SH))
-	w.looks(w.run)
-	w.elapse(idleInterval)
-	w.starts(0)
-	expect.NoError(t, f.Close())
-	w.eventually(func() bool { return len(w.control.started("a")) == 1 }, "the daemon is started at once")
 }

@@ -186,7 +186,7 @@ func (s *supervisor) needed(ctx context.Context, now time.Time) bool {
 		return false
 	}
 	s.idleAt = time.Time{}
-	return s.declared != mps.IdleUntilUndeclared
+	return true
 }
 
 // look sees to it that there are daemons where something may use them, and only there.
