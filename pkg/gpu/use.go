@@ -8,10 +8,10 @@ import "fmt"
 type Use struct {
 	Index int
 	UUID  string
-	// UsedMiB is the memory that is in use, TotalMiB all there is.
+	// UsedMiB is the memory that is in use, with what the NVIDIA driver keeps for itself; TotalMiB all there is.
 	UsedMiB, TotalMiB int64
-	// SMPercent is for how much of the time something was computed on the GPU; nil where it
-	// does not tell.
+	// SMPercent is for how much of the time something was computed on the GPU, 0 to 100; nil where it
+	// does not tell, as vGPUs.
 	SMPercent *int
 	// Processes are those that compute on the GPU, or have a context to, in the order of
 	// their numbers.

@@ -26,8 +26,7 @@ const slackMiB = 32
 type Judgement struct {
 	// Findings are in order, by pod. They are those of this moment: see Tracker.
 	Findings []Finding
-	// GPUs and Claims are those of a Snapshot.
-	GPUs   []GPUUse
+	// Claims are those of a Snapshot.
 	Claims []ClaimUse
 }
 
@@ -41,8 +40,6 @@ func Judge(input Input) Judgement {
 	}
 	var out Judgement
 	for _, use := range in.GPUs {
-		out.GPUs = append(out.GPUs, GPUUse{Index: use.Index, UUID: use.UUID, UsedMiB: use.UsedMiB, TotalMiB: use.TotalMiB,
-			SMPercent: use.SMPercent, Processes: len(use.Processes)})
 		holders, unowned := in.holders(use)
 		out.Findings = append(out.Findings, unowned...)
 		for _, h := range holders {

@@ -6,7 +6,11 @@
 // out. Nothing here ends a process.
 package audit
 
-import "time"
+import (
+	"time"
+
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
+)
 
 // Snapshot is what a node's GPUs were used for at one moment. It is a value of its own:
 // whoever has it may keep it, and nothing in it changes later.
@@ -14,9 +18,9 @@ type Snapshot struct {
 	// Time is when the GPUs were read. A snapshot that is much older than the interval of
 	// the readings (two seconds) says that they do not answer.
 	Time time.Time
-	// GPUs are ordered by index. A GPU that does not answer is left out, so its amounts are
-	// absent rather than 0.
-	GPUs []GPUUse
+	// GPUs are what is used of them by whomever, ordered by index. A GPU that does not answer is left out, so its
+	// amounts are absent rather than 0.
+	GPUs []gpu.Use
 	// Claims are ordered by namespace, pod, container and GPU index. There is one for each
 	// container that has processes on a GPU that it was granted by a claim, and no other:
 	// what has no claim is in the amounts of the GPU only. What pods have that are gone is one
@@ -28,20 +32,6 @@ type Snapshot struct {
 	// have an entry for each of Kinds.
 	Holding map[Kind]int
 	Found   map[Kind]int64
-}
-
-// GPUUse is what is used of a GPU, by whomever.
-type GPUUse struct {
-	Index int
-	UUID  string
-	// UsedMiB is the memory that is in use, with what the NVIDIA driver keeps for itself;
-	// TotalMiB all there is.
-	UsedMiB, TotalMiB int64
-	// SMPercent is for how much of the time something was computed on the GPU, 0 to 100;
-	// nil where the GPU does not tell, as vGPUs.
-	SMPercent *int
-	// Processes is how many processes compute on the GPU.
-	Processes int
 }
 
 // ClaimUse is what the processes of one container use of one GPU.

@@ -70,7 +70,7 @@ func holdings() Holdings {
 		},
 		Unhealthy: map[string]health.Unhealthy{"GPU-b": {Reason: "xid-79"}},
 		Audit: &audit.Snapshot{
-			GPUs: []audit.GPUUse{{Index: 0, UUID: "GPU-a", UsedMiB: 4096, SMPercent: ptr.To(75), Processes: 2},
+			GPUs: []gpu.Use{{Index: 0, UUID: "GPU-a", UsedMiB: 4096, SMPercent: ptr.To(75), Processes: make([]gpu.Process, 2)},
 				{Index: 1, UUID: "GPU-b", UsedMiB: 1}},
 			Claims: []audit.ClaimUse{{Namespace: "a", Pod: "pod", Container: "train", Claim: "one", UUID: "GPU-a",
 				UsedMiB: 2048, SMPercent: ptr.To(50), Processes: 1}},

@@ -40,7 +40,7 @@ type Publishing struct {
 	SwitchWaiting float64
 }
 
-// GPU is a GPU, as labels name it.
+// ID is a GPU, or an instance of one, as labels name it.
 type ID struct {
 	Index int
 	UUID  string

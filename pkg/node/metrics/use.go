@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/pkg/metrics"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/audit"
 )
@@ -14,11 +15,11 @@ import (
 func useFamilies() []family {
 	return []family{
 		usedOfGPU("gpu_memory_used_bytes", "Memory of the GPU that is in use, by whomever.",
-			func(u audit.GPUUse) (float64, bool) { return float64(u.UsedMiB) * mib, true }),
+			func(u gpu.Use) (float64, bool) { return float64(u.UsedMiB) * mib, true }),
 		usedOfGPU("gpu_sm_utilization_ratio", "Part of the time in which the GPU computed.",
-			func(u audit.GPUUse) (float64, bool) { return ratio(u.SMPercent) }),
+			func(u gpu.Use) (float64, bool) { return ratio(u.SMPercent) }),
 		usedOfGPU("gpu_processes", "Processes that compute on the GPU.",
-			func(u audit.GPUUse) (float64, bool) { return float64(u.Processes), true }),
+			func(u gpu.Use) (float64, bool) { return float64(len(u.Processes)), true }),
 		usedByClaim("claim_memory_used_bytes", "Memory of the GPU that the container's processes use.",
 			func(u audit.ClaimUse) (float64, bool) { return float64(u.UsedMiB) * mib, true }),
 		peakByClaim("claim_memory_peak_bytes",
@@ -43,7 +44,7 @@ func ratio(of *int) (float64, bool) {
 	return float64(*of) / percent, true
 }
 
-func usedOfGPU(name, help string, value func(audit.GPUUse) (float64, bool)) family {
+func usedOfGPU(name, help string, value func(gpu.Use) (float64, bool)) family {
 	desc := metrics.Desc(name, help, "gpu", "uuid")
 	return family{desc, prometheus.GaugeValue, func(n Node, add func(float64, ...string)) {
 		if n.Audit == nil {

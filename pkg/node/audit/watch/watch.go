@@ -145,7 +145,7 @@ func (w *Watch) Look(ctx context.Context) {
 	holding, found := w.tracker.Counts()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.snapshot = audit.Snapshot{Time: now, GPUs: judged.GPUs, Claims: judged.Claims, Peaks: w.peaks.List(),
+	w.snapshot = audit.Snapshot{Time: now, GPUs: uses, Claims: judged.Claims, Peaks: w.peaks.List(),
 		Holding: holding, Found: found}
 }
 
