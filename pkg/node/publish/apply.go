@@ -72,26 +72,22 @@ func (p *Publisher) saveOtherOffer(ctx context.Context, c state.Node) error {
 
 // published is what is told of it once it is.
 func (p plan) published(s snapshot) []event {
-	gpus := len(s.machine.GPUs)
-	switch {
-	case p.step.Closed:
+	gpus, partitioned := len(s.machine.GPUs), len(s.machine.Partitioned)
+	if p.step.Closed {
 		return []event{{reason: v1alpha1.ReasonModeServed}}
-	case p.step.Mode != "" && len(s.machine.Partitioned) > 0:
-		message := fmt.Sprintf("%d GPUs are offered in mode %s", gpus, p.step.Mode)
-		dynamic := countOnDemand(s.machine)
-		if static := len(s.machine.Partitioned) - dynamic; static > 0 {
-			message += fmt.Sprintf(", and %d MIG instances of %d GPUs", countInstances(s.machine), static)
-		}
-		if dynamic > 0 {
-			message += fmt.Sprintf(", and %d GPUs whose MIG instances are made when claims need them", dynamic)
-		}
-		return []event{{reason: v1alpha1.ReasonModeServed, good: true, message: message}}
-	case p.step.Mode != "" && gpus > 0:
-		return []event{{reason: v1alpha1.ReasonModeServed, good: true,
-			message: fmt.Sprintf("%d GPUs are offered in mode %s", gpus, p.step.Mode)}}
-	default:
+	}
+	if p.step.Mode == "" || gpus+partitioned == 0 {
 		return nil
 	}
+	message := fmt.Sprintf("%d GPUs are offered in mode %s", gpus, p.step.Mode)
+	dynamic := countOnDemand(s.machine)
+	if static := partitioned - dynamic; static > 0 {
+		message += fmt.Sprintf(", and %d MIG instances of %d GPUs", countInstances(s.machine), static)
+	}
+	if dynamic > 0 {
+		message += fmt.Sprintf(", and %d GPUs whose MIG instances are made when claims need them", dynamic)
+	}
+	return []event{{reason: v1alpha1.ReasonModeServed, good: true, message: message}}
 }
 
 // tell tells the node what a pass has found.

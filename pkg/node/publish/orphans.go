@@ -27,10 +27,7 @@ func (p *Publisher) SetOrphans(claims []orphans.Orphan) {
 	for _, c := range claims {
 		why[c.UID] = whyInUse(c)
 	}
-	p.mu.Lock()
-	same := maps.Equal(p.orphans, why)
-	p.mu.Unlock()
-	if !same {
+	if !maps.Equal(p.inputs().orphans, why) {
 		p.update(func() { p.orphans = why })
 	}
 }

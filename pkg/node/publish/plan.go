@@ -137,9 +137,11 @@ func (p *plan) offer(s snapshot, w desired, reserved held.Reserved) error {
 	}
 	p.again, p.retained = p.again || heeds, retainedSets{}
 	if p.step.Mode == mode.Topology {
-		if p.retained, p.lacks = s.retain(); p.lacks != lacksNothing {
+		if s.retained.machine != s.machine { // a set that stays longer than it has to does no harm
+			p.lacks = lacksRetained
 			return nil
 		}
+		p.retained = s.retained
 	}
 	o := devices.Options{Pool: s.pool, Order: p.layout.Order, Retained: p.retained.sets, Allocated: s.allocated(),
 		NVIDIA: s.nvidia}

@@ -3,8 +3,6 @@
 package publish
 
 import (
-	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -62,11 +60,7 @@ func (p *Publisher) setRefused(claim types.UID, now refusedClaim) {
 // restoreConflicts has the devices that are closed because of a conflict stay so until the kubelet has asked again,
 // which takes up to restoredFor: the process before knew of claims that were refused, and this one does not. Each
 // counts as allocated, for nobody gets any of them meanwhile.
-func (p *Publisher) restoreConflicts(ctx context.Context) error {
-	stored, err := p.stored(ctx)
-	if err != nil {
-		return fmt.Errorf("look up which GPUs were closed because claims have them twice: %w", err)
-	}
+func (p *Publisher) restoreConflicts(stored []resourceapi.ResourceSlice) {
 	var closed []string
 	for _, s := range stored {
 		for _, d := range s.Spec.Devices {
@@ -78,7 +72,6 @@ func (p *Publisher) restoreConflicts(ctx context.Context) error {
 	if len(closed) > 0 {
 		p.setRefused("", refusedClaim{closed, p.Clock.Now().Add(restoredFor)})
 	}
-	return nil
 }
 
 // allocated are the devices that claims are known to have, where one of them was refused: what the others have, that

@@ -40,12 +40,21 @@ func (p *Publisher) restore(ctx context.Context) error {
 		// It may have served the GPUs before all its devices became unhealthy.
 		remembered.DevicePlugin = kept.DevicePlugin || len(s.node.withDevices) > 0
 	}
-	if err := p.restoreIsolation(ctx, s, &remembered); err != nil {
-		return err
+	stored, err := p.stored(ctx)
+	if err != nil {
+		return fmt.Errorf("look up what the node's devices were published as: %w", err)
 	}
-	if err := p.restoreConflicts(ctx); err != nil {
-		return err
+	// A checkpoint may not say, for each mode, how the devices were isolated.
+	if modes := remembered.Published.ServedModes(); remembered.Published != "" && len(remembered.Isolation) != len(modes) {
+		records, err := s.prepared()
+		if err != nil {
+			return err
+		}
+		if remembered.Isolation, err = isolationOf(modes, records, stored, p.Isolation); err != nil {
+			return err
+		}
 	}
+	p.restoreConflicts(stored)
 	if !remembered.DevicePlugin && remembered.DevicePluginLeft.IsZero() {
 		remembered.DevicePluginLeft = s.leftNow()
 	}
@@ -57,25 +66,6 @@ func (p *Publisher) restore(ctx context.Context) error {
 	p.checkpoint, p.restored = remembered, true
 	p.Pods.SetLeft(remembered.DevicePluginLeft)
 	return nil
-}
-
-// restoreIsolation completes a checkpoint that does not say, for each mode, how the
-// devices were isolated.
-func (p *Publisher) restoreIsolation(ctx context.Context, s snapshot, m *state.Node) error {
-	modes := m.Published.ServedModes()
-	if m.Published == "" || len(m.Isolation) == len(modes) {
-		return nil
-	}
-	stored, err := p.stored(ctx)
-	if err != nil {
-		return fmt.Errorf("look up how the published GPUs were isolated: %w", err)
-	}
-	records, err := s.prepared()
-	if err != nil {
-		return err
-	}
-	m.Isolation, err = isolationOf(modes, records, stored, p.Isolation)
-	return err
 }
 
 // isolationOf is by what the users of GPUs are kept apart in the modes: as claims

@@ -25,15 +25,6 @@ type retainedSets struct {
 	sets    [][]int
 }
 
-// retain are the sets that stay published in mode Topology. They are looked up again only when the
-// machine has changed: a set that stays longer than it has to does no harm.
-func (s snapshot) retain() (retainedSets, lack) {
-	if s.retained.machine != s.machine {
-		return s.retained, lacksRetained
-	}
-	return s.retained, lacksNothing
-}
-
 // setsToRetain lists what may have to stay published in mode Topology, among it sets that the
 // machine still has.
 func (p *Publisher) setsToRetain(ctx context.Context, s snapshot) ([][]int, error) {

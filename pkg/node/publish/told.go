@@ -63,10 +63,7 @@ func (p *Publisher) SetMachine(m *gpu.Machine) {
 // SetNode tells the publisher about the node.
 func (p *Publisher) SetNode(node *corev1.Node) {
 	facts := factsOf(node, p.RequiredLabel)
-	p.mu.Lock()
-	same := reflect.DeepEqual(p.node, facts)
-	p.mu.Unlock()
-	if !same {
+	if !reflect.DeepEqual(p.inputs().node, facts) {
 		p.update(func() { p.node = facts })
 	}
 }
@@ -91,10 +88,7 @@ func (p *Publisher) SetDropped() {
 // SetUnusable tells the publisher why no container with any of the node's GPUs could start,
 // nil if one could: then none are offered.
 func (p *Publisher) SetUnusable(why error) {
-	p.mu.Lock()
-	same := fmt.Sprint(p.unusable) == fmt.Sprint(why)
-	p.mu.Unlock()
-	if !same {
+	if fmt.Sprint(p.inputs().unusable) != fmt.Sprint(why) {
 		p.update(func() { p.unusable = why })
 	}
 }
