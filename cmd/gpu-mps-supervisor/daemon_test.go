@@ -87,7 +87,7 @@ func TestPluginIsKilledOnAnIdleNode(t *testing.T) {
 	plugin(t, dir, mps.InUse)
 	awaitReady(t, dir, uuids)
 	if log := p.output.String(); strings.Count(log, "MPS control daemons are needed") != 1 ||
-		!strings.Contains(log, `"MPS control daemons are needed" declared="in use"`) {
+		!strings.Contains(log, `"MPS control daemons are needed" declared="in-use"`) {
 		t.Error("daemons were started for nobody")
 	}
 	p.end(t, syscall.SIGTERM)

@@ -46,7 +46,7 @@ func (d Dir) Declare(what Declaration) (withdraw func() error, err error) {
 	case what == InUse && errors.Is(err, fs.ErrNotExist):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("declare that MPS is %s: %w", what, err)
+		return nil, fmt.Errorf("declare MPS %s: %w", what, err)
 	}
 	return f.Close, nil
 }

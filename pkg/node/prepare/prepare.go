@@ -41,7 +41,9 @@ type Preparer struct {
 	// read is sent when there is another inventory.
 	read signal.Broadcast
 	mu   sync.Mutex
-	remembered
+	// released are records that could not be written, by UID. No other process knows these, nor placeIDs.
+	released map[types.UID]released
+	placeIDs map[gpuPlace]placeID
 	// unenterable are the claims with a CDI spec of which Repair could make no record.
 	unenterable atomic.Pointer[[]types.UID]
 }
@@ -51,7 +53,7 @@ func New(o Options) *Preparer {
 	if o.MPS == nil {
 		o.MPS = noMPS{}
 	}
-	return &Preparer{options: o}
+	return &Preparer{options: o, released: map[types.UID]released{}, placeIDs: map[gpuPlace]placeID{}}
 }
 
 // Machine is what the node has to hand out; nil where it has not been read.
@@ -337,11 +339,7 @@ func (p *Preparer) undoEarlier(ctx context.Context, r state.Record) error {
 // refused while processes run of pods that use the claim: the kubelet asks before they
 // have ended where a pod was deleted by force, and asks again.
 func (p *Preparer) Unprepare(ctx context.Context, uid types.UID) error {
-	return p.locked(ctx, uid, func() error {
-		r, found, err := p.get(ctx, uid)
-		if err != nil {
-			return err
-		}
+	return p.locked(ctx, uid, func(r state.Record, found bool) error {
 		if !found {
 			return p.undoLost(ctx, strayRecord(uid))
 		}

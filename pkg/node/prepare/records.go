@@ -23,13 +23,18 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/usage"
 )
 
-func (p *Preparer) locked(ctx context.Context, uid types.UID, do func() error) error {
+// locked calls do with the claim's record, as it is while the claim is locked.
+func (p *Preparer) locked(ctx context.Context, uid types.UID, do func(r state.Record, found bool) error) error {
 	unlock, err := p.options.Store.LockClaim(ctx, uid)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return do()
+	r, found, err := p.get(ctx, uid)
+	if err != nil {
+		return err
+	}
+	return do(r, found)
 }
 
 // Prepared returns the records of all claims, ordered by UID.

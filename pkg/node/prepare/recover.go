@@ -30,7 +30,7 @@ func (p *Preparer) removeTemporaryFiles(ctx context.Context) error {
 	uids, err := p.options.Store.Unfinished()
 	errs := []error{err}
 	for _, uid := range uids {
-		errs = append(errs, p.locked(ctx, uid, func() error { return p.options.Store.CleanUp(uid) }))
+		errs = append(errs, p.locked(ctx, uid, func(state.Record, bool) error { return p.options.Store.CleanUp(uid) }))
 	}
 	return errors.Join(errs...)
 }
@@ -39,7 +39,7 @@ func (p *Preparer) recoverRecords(ctx context.Context) error {
 	records, err := p.Prepared(ctx)
 	errs := []error{err}
 	for _, r := range records {
-		err := p.locked(ctx, r.UID, func() error { return p.recoverRecord(ctx, r.UID) })
+		err := p.recoverRecord(ctx, r.UID)
 		if errors.Is(err, errUnseen) {
 			p.options.Rescan() // the inventory with it brings Recover again
 			err = nil
@@ -57,13 +57,18 @@ var errUnseen = errors.New("the GPUs do not show the MIG instance that was made 
 // recoverRecord reads the record again: it may have changed before the claim
 // was locked.
 func (p *Preparer) recoverRecord(ctx context.Context, uid types.UID) error {
-	r, found, err := p.get(ctx, uid)
-	if err != nil || !found {
-		return err
-	}
+	return p.locked(ctx, uid, func(r state.Record, found bool) error {
+		if !found {
+			return nil
+		}
+		return p.recoverLocked(ctx, r)
+	})
+}
+
+func (p *Preparer) recoverLocked(ctx context.Context, r state.Record) error {
 	if r.Phase == state.Preparing {
 		klog.FromContext(ctx).Info("Undoing a preparation that was cut off",
-			"claim", klog.KRef(r.Namespace, r.Name), "claimUID", uid)
+			"claim", klog.KRef(r.Namespace, r.Name), "claimUID", r.UID)
 		err := p.undo(ctx, r, p.showsNow)
 		if errors.Is(err, errStillShown) {
 			return nil // the inventory without it brings Recover again
@@ -72,7 +77,7 @@ func (p *Preparer) recoverRecord(ctx context.Context, uid types.UID) error {
 	}
 	if p.madeBeforeReboot(r) {
 		klog.FromContext(ctx).Info("Undoing a preparation whose MIG instances ended with the node's last boot",
-			"claim", klog.KRef(r.Namespace, r.Name), "claimUID", uid)
+			"claim", klog.KRef(r.Namespace, r.Name), "claimUID", r.UID)
 		return p.release(ctx, r)
 	}
 	inv := p.inventory.Load()
@@ -137,10 +142,9 @@ func otherGPUs(m *gpu.Machine, grants []claim.Grant) []string {
 // UnprepareSame unprepares the claim if its record is still this one: it may have
 // been allocated and prepared again since the record was read.
 func (p *Preparer) UnprepareSame(ctx context.Context, r state.Record) error {
-	return p.locked(ctx, r.UID, func() error {
-		now, found, err := p.get(ctx, r.UID)
-		if err != nil || !found || !reflect.DeepEqual(now, r) {
-			return err
+	return p.locked(ctx, r.UID, func(now state.Record, found bool) error {
+		if !found || !reflect.DeepEqual(now, r) {
+			return nil
 		}
 		return p.release(ctx, now)
 	})

@@ -12,12 +12,6 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
 )
 
-// remembered is what no other process knows.
-type remembered struct {
-	released map[types.UID]released
-	placeIDs map[string]placeID
-}
-
 // released is a record that could not be written, as on a full disk, where a claim's devices are taken back: those are
 // no one's to miss from then on. To take them back is what may make room, so it does not wait for any.
 type released struct{ stored, record state.Record }
@@ -33,9 +27,6 @@ func (p *Preparer) putReleased(ctx context.Context, stored, r state.Record) {
 		"claim", klog.KRef(r.Namespace, r.Name), "claimUID", r.UID)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.released == nil {
-		p.released = map[types.UID]released{}
-	}
 	p.released[r.UID] = released{stored, r}
 }
 
@@ -43,9 +34,6 @@ func (p *Preparer) putReleased(ctx context.Context, stored, r state.Record) {
 func (p *Preparer) asReleased(records ...state.Record) []state.Record {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.released) == 0 {
-		return records
-	}
 	for i, r := range records {
 		if now, is := p.released[r.UID]; is && reflect.DeepEqual(now.stored, r) {
 			records[i] = now.record

@@ -78,7 +78,7 @@ func (p *Preparer) repairSpecs(ctx context.Context) error {
 		}
 		klog.FromContext(ctx).Info("The CDI spec of a prepared claim is gone, writing it again",
 			"claim", klog.KRef(r.Namespace, r.Name), "claimUID", r.UID)
-		errs = append(errs, p.locked(ctx, r.UID, func() error { return p.recoverRecord(ctx, r.UID) }))
+		errs = append(errs, p.recoverRecord(ctx, r.UID))
 	}
 	return errors.Join(errs...)
 }
@@ -136,10 +136,9 @@ func (p *Preparer) repairRecords(ctx context.Context) error {
 
 // removeStraySpec looks again for a record: it may be there by now.
 func (p *Preparer) removeStraySpec(ctx context.Context, uid types.UID) error {
-	return p.locked(ctx, uid, func() error {
-		_, found, err := p.get(ctx, uid)
-		if err != nil || found {
-			return err
+	return p.locked(ctx, uid, func(_ state.Record, found bool) error {
+		if found {
+			return nil
 		}
 		klog.FromContext(ctx).Info("Removing the CDI spec of a claim that neither the node nor the API server knows",
 			"claimUID", uid)
@@ -182,10 +181,9 @@ func (p *Preparer) undoLost(ctx context.Context, r state.Record) error {
 
 // rebuild enters a claim that has no record, if it was prepared here.
 func (p *Preparer) rebuild(ctx context.Context, inv *Inventory, c *resourceapi.ResourceClaim) error {
-	return p.locked(ctx, c.UID, func() error {
-		_, found, err := p.get(ctx, c.UID)
-		if err != nil || found {
-			return err
+	return p.locked(ctx, c.UID, func(_ state.Record, found bool) error {
+		if found {
+			return nil
 		}
 		// It may have been released, and unprepared, since it was listed.
 		now, err := p.options.Cluster.Claim(ctx, c.Namespace, c.Name)

@@ -169,10 +169,9 @@ func (p *Preparer) enterUsers(ctx context.Context, r state.Record, pods []types.
 	if !slices.ContainsFunc(pods, func(pod types.UID) bool { return !slices.Contains(r.Pods, pod) }) {
 		return r, nil
 	}
-	err := p.locked(ctx, r.UID, func() error {
-		now, found, err := p.get(ctx, r.UID)
-		if err != nil || !found || now.Phase != r.Phase {
-			return err
+	err := p.locked(ctx, r.UID, func(now state.Record, found bool) error {
+		if !found || now.Phase != r.Phase {
+			return nil
 		}
 		if err := p.noteUsers(&now, now.BootID, pods); err != nil {
 			return fmt.Errorf("note which pods use claim %s/%s: %w", r.Namespace, r.Name, err)

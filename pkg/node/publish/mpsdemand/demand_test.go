@@ -272,7 +272,7 @@ func TestDemandChanges(t *testing.T) {
 		declares(t, dir.Dir, mps.Idle)
 	}
 	d.kill(t)
-	want := []string{"+idle", "+in use", "-idle", "+idle", "-in use", "+in use", "-idle", "+idle", "-in use", "-idle"}
+	want := []string{"+idle", "+in-use", "-idle", "+idle", "-in-use", "+in-use", "-idle", "+idle", "-in-use", "-idle"}
 	expect.Equal(t, want, dir.calls, "declared (+) and withdrawn (-)")
 }
 
