@@ -269,7 +269,7 @@ func TestSourceWhoseDriverRootHangs(t *testing.T) {
 		s := NewSource(SourceOptions{HostRoot: t.TempDir(), DriverRoot: "/run/nvidia/driver", CallTimeout: time.Second})
 		release := make(chan struct{})
 		defer close(release)
-		_, _ = bounded.Try(t.Context(), s.files, "looking at a file", func() (struct{}, error) {
+		_, _ = bounded.Try(t.Context(), s.opener.files, "looking at a file", func() (struct{}, error) {
 			<-release
 			return struct{}{}, nil
 		})

@@ -57,8 +57,6 @@ type Source struct {
 	events *Events
 	// recoveries are what events and reader share.
 	recoveries *Recoveries
-	// files looks for links on the way to the driver root: what that is on may hang.
-	files *bounded.Calls
 	// lib and reader are kept as long as they work: what a Reader remembers holds
 	// for one initialisation of NVML.
 	lib    nvml.Interface
@@ -72,7 +70,6 @@ func NewSource(opts SourceOptions) *Source {
 	open, recoveries := opts.open(), NewRecoveries()
 	return &Source{
 		opts: opts, opener: NewOpener(open), events: NewEvents(open, recoveries), recoveries: recoveries,
-		files: DriverFiles(opts.CallTimeout),
 	}
 }
 
@@ -185,7 +182,7 @@ func (s *Source) open(ctx context.Context) error {
 		return nil
 	}
 	o := s.opts
-	link, err := bounded.Try(ctx, s.files, "looking at the driver root", func() (error, error) {
+	link, err := bounded.Try(ctx, s.opener.files, "looking at the driver root", func() (error, error) {
 		return o.noLinks(), nil
 	})
 	if err = cmp.Or(err, link); err != nil {

@@ -43,8 +43,7 @@ func (a *agent) makeMonitor(ctx context.Context, bootID string) *health.Monitor 
 		Clock: clock.RealClock{}, Changed: a.publisher.SetHealth,
 	})
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "A state file was damaged")
-		a.events.Warn(v1alpha1.ReasonStateDamaged, err.Error())
+		a.tellDamaged(ctx, err)
 	}
 	return monitor
 }

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/utils/clock"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
@@ -34,14 +33,6 @@ const (
 	// at less often.
 	auditStale = 10 * time.Second
 )
-
-// makeMetrics has what the plugin does counted, in a registry of its own where none is given.
-func (a *agent) makeMetrics() {
-	if a.Registry == nil {
-		a.Registry = prometheus.NewRegistry()
-	}
-	a.counts = metrics.NewPlugin(a.Registry)
-}
 
 // askedAtOnce is how many requests the plugin answers at one time.
 const askedAtOnce = 4

@@ -104,9 +104,8 @@ type Config struct {
 	IgnoredXIDs     []health.XID
 	UnhealthyEffect resourceapi.DeviceTaintEffect
 	Audit           AuditConfig
-	// Registry has what the program shows to Prometheus; nil for one of its own.
-	// MetricsAddress is where that is served, with what reports whether the plugin works; "0"
-	// for nowhere.
+	// Registry has what the program shows to Prometheus. MetricsAddress is where that is served, with what reports
+	// whether the plugin works; "0" for nowhere.
 	Registry       *prometheus.Registry
 	MetricsAddress string
 	// StatusClient is for writing what claims have into their status, at a rate of its own;
@@ -205,7 +204,7 @@ type agent struct {
 
 func (a *agent) run(ctx context.Context, node *corev1.Node, gpus *inventory.Reader) error {
 	a.nodeUID = node.UID
-	a.makeMetrics()
+	a.counts = metrics.NewPlugin(a.Registry)
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return fmt.Errorf("read the boot ID: %w", err)
@@ -300,7 +299,7 @@ func (a *agent) follow(ctx context.Context) error {
 			a.events.Warn(v1alpha1.ReasonPodsUnread, "The node publishes no new GPUs until it is known which "+
 				"of them other DRA drivers publish: "+err.Error())
 		},
-		OnDamaged: func(err error) { a.events.Warn(v1alpha1.ReasonStateDamaged, err.Error()) },
+		OnDamaged: func(err error) { a.tellDamaged(ctx, err) },
 	})
 	a.taken = a.others
 	return err
@@ -323,10 +322,7 @@ func (a *agent) followPods(ctx context.Context) (watch.Pods, error) {
 		File: filepath.Join(a.PluginDir, "unclaimed.json"), Left: kept.DevicePluginLeft,
 		Lock:     a.state.LockNode,
 		OnChange: a.noteHeld, OnUnread: a.tellPodsUnread,
-		OnDamaged: func(err error) {
-			klog.FromContext(ctx).Error(err, "A state file was damaged")
-			a.events.Warn(v1alpha1.ReasonStateDamaged, err.Error())
-		},
+		OnDamaged: func(err error) { a.tellDamaged(ctx, err) },
 	})
 }
 
@@ -353,6 +349,12 @@ func (a *agent) makePreparer(bootID string) {
 // reader asks the API server about claims.
 func (a *agent) reader() cluster.Reader {
 	return cluster.Reader{Client: a.Client, NodeName: a.NodeName}
+}
+
+// tellDamaged says that a state file was damaged.
+func (a *agent) tellDamaged(ctx context.Context, err error) {
+	klog.FromContext(ctx).Error(err, "A state file was damaged")
+	a.events.Warn(v1alpha1.ReasonStateDamaged, err.Error())
 }
 
 // tellPodsUnread says on the node that its pods cannot be read.
