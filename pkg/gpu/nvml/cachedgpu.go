@@ -167,37 +167,28 @@ func (r *Reader) fillTold(ctx context.Context, c *cachedGPU) error {
 
 // readTold fails if a property that the GPU may have cannot be read.
 func (r *Reader) readTold(ctx context.Context, c *cachedGPU) (told, error) {
-	t := told{uuid: c.gpu.UUID}
-	brand, err := optional(ctx, r, c.Calls, "reading the brand", "nvmlDeviceGetBrand", c.handle.GetBrand)
-	if err != nil {
-		return told{}, err
-	}
-	t.brand = r.name(answers{brand: brand}, device.Device.GetBrandAsString)
-	arch, err := optional(ctx, r, c.Calls, "reading the architecture", "nvmlDeviceGetArchitecture",
+	brand, brandErr := optional(ctx, r, c.Calls, "reading the brand", "nvmlDeviceGetBrand", c.handle.GetBrand)
+	arch, archErr := optional(ctx, r, c.Calls, "reading the architecture", "nvmlDeviceGetArchitecture",
 		c.handle.GetArchitecture)
-	if err != nil {
-		return told{}, err
-	}
-	t.architecture = r.name(answers{architecture: arch}, device.Device.GetArchitectureAsString)
-	capability, err := optional(ctx, r, c.Calls, "reading the compute capability", "nvmlDeviceGetCudaComputeCapability",
-		func() ([2]int, nvml.Return) {
+	capability, capabilityErr := optional(ctx, r, c.Calls, "reading the compute capability",
+		"nvmlDeviceGetCudaComputeCapability", func() ([2]int, nvml.Return) {
 			major, minor, ret := c.handle.GetCudaComputeCapability()
 			return [2]int{major, minor}, ret
 		})
-	if err != nil {
+	cores, coresErr := optional(ctx, r, c.Calls, "reading the number of cores", "nvmlDeviceGetNumGpuCores",
+		c.handle.GetNumGpuCores)
+	reserved, reservedErr := r.reserved(ctx, c)
+	if err := cmp.Or(brandErr, archErr, capabilityErr, coresErr, reservedErr); err != nil {
 		return told{}, err
 	}
+	t := told{uuid: c.gpu.UUID, reservedMiB: reserved,
+		brand:        r.name(answers{brand: brand}, device.Device.GetBrandAsString),
+		architecture: r.name(answers{architecture: arch}, device.Device.GetArchitectureAsString)}
 	if capability != [2]int{} {
 		t.computeCapability = fmt.Sprintf("%d.%d", capability[0], capability[1])
 	}
-	cores, err := optional(ctx, r, c.Calls, "reading the number of cores", "nvmlDeviceGetNumGpuCores",
-		c.handle.GetNumGpuCores)
-	if err != nil {
-		return told{}, err
-	}
 	t.smCount = smCount(cores, t.computeCapability)
-	t.reservedMiB, err = r.reserved(ctx, c)
-	return t, err
+	return t, nil
 }
 
 // optional makes a call to a function that the library, the driver or the GPU may

@@ -48,6 +48,12 @@ func orError[T any](call func() (T, nvml.Return)) func() (T, error) {
 	}
 }
 
+// do makes one NVML call that only returns how it went.
+func do(ctx context.Context, c *bounded.Calls, what string, call func() nvml.Return) error {
+	_, err := bounded.Try(ctx, c, what, func() (struct{}, error) { return struct{}{}, result(call()) })
+	return err
+}
+
 // result is the error of a call that only returns how it went.
 func result(ret nvml.Return) error {
 	if ret != nvml.SUCCESS {

@@ -30,13 +30,9 @@ func (r *Reader) Check(ctx context.Context) []gpu.Condition {
 			checked, calls = append(checked, c), append(calls, c.Calls)
 		}
 	}
-	if r.tellsFields == nil {
-		r.tellsFields = new(r.has("nvmlDeviceGetFieldValues"))
-	}
-	fields := *r.tellsFields
 	ask := make([]bool, len(checked))
 	for i, c := range checked {
-		ask[i] = fields && c.recoveryDue(r.opts.Recoveries)
+		ask[i] = r.tellsFields && c.recoveryDue(r.opts.Recoveries)
 	}
 	recoveries, errs := bounded.Each(ctx, calls, checkTimeout, func(i int, doing func(string)) (gpu.Recovery, error) {
 		return check(checked[i].handle, checked[i].recovery.action, ask[i], doing)

@@ -65,10 +65,9 @@ func (d *Device) SetComputeMode(ctx context.Context, mode gpu.ComputeMode) error
 	if !d.modes {
 		return gpu.ErrComputeModeFixed
 	}
-	_, err := ask(ctx, d.calls, fmt.Sprintf("setting the compute mode %s", mode), func() (struct{}, nvml.Return) {
-		return struct{}{}, d.handle.SetComputeMode(nvml.ComputeMode(mode))
-	})
-	return fixed(err)
+	return fixed(do(ctx, d.calls, fmt.Sprintf("setting the compute mode %s", mode), func() nvml.Return {
+		return d.handle.SetComputeMode(nvml.ComputeMode(mode))
+	}))
 }
 
 func fixed(err error) error {

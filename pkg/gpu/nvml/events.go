@@ -75,7 +75,7 @@ type Events struct {
 
 // NewEvents returns Events of the driver that the options name, of which the recoveries are told.
 func NewEvents(opts OpenOptions, recoveries *Recoveries) *Events {
-	return &Events{opener: NewOpener(opts), timeout: opts.CallTimeout, calls: newCalls(opts.CallTimeout),
+	return &Events{opener: NewOpener(opts), timeout: orDefault(opts.CallTimeout), calls: newCalls(opts.CallTimeout),
 		recoveries: recoveries}
 }
 
@@ -159,13 +159,12 @@ func (e *Events) watchSet(ctx context.Context, lib nvml.Interface, tell func(gpu
 		return 0, err
 	}
 	for len(e.gpus) < count {
-		e.gpus = append(e.gpus, newCalls(min(orDefault(e.timeout), registerTimeout)))
+		e.gpus = append(e.gpus, newCalls(min(e.timeout, registerTimeout)))
 	}
-	w := &watch{lib: lib, set: set, calls: e.calls, timeout: orDefault(e.timeout), uuids: map[nvml.Device]string{},
-		recoveries: e.recoveries}
+	w := &watch{Events: e, lib: lib, set: set, uuids: map[nvml.Device]string{}}
 	defer e.recoveries.lost()
 	for i := range count {
-		w.missing = append(w.missing, missingGPU{index: i, calls: e.gpus[i]})
+		w.missing = append(w.missing, i)
 	}
 	failed := w.register(ctx)
 	if len(w.uuids) == 0 {
@@ -177,22 +176,13 @@ func (e *Events) watchSet(ctx context.Context, lib nvml.Interface, tell func(gpu
 
 // watch is one set of events.
 type watch struct {
-	lib   nvml.Interface
-	set   nvml.EventSet
-	calls *bounded.Calls
-	// timeout is how much longer than it should a wait for an event may take.
-	timeout time.Duration
-	// uuids are the GPUs whose events are in the set, missing those that could not be
+	*Events
+	lib nvml.Interface
+	set nvml.EventSet
+	// uuids are the GPUs whose events are in the set, missing those, by their places in NVML's order, that could not be
 	// asked for theirs.
 	uuids   map[nvml.Device]string
-	missing []missingGPU
-
-	recoveries *Recoveries
-}
-
-type missingGPU struct {
-	index int
-	calls *bounded.Calls
+	missing []int
 }
 
 // register asks for the events of all GPUs that are missing, side by side. It returns why
@@ -204,13 +194,11 @@ func (w *watch) register(ctx context.Context) error {
 	}
 	answers := make([]answer, len(w.missing))
 	var wg sync.WaitGroup
-	for i, m := range w.missing {
-		wg.Go(func() {
-			answers[i].registered, answers[i].err = registerOne(ctx, m.calls, w.lib, w.set, m.index)
-		})
+	for i, index := range w.missing {
+		wg.Go(func() { answers[i].registered, answers[i].err = w.registerOne(ctx, index) })
 	}
 	wg.Wait()
-	var missing []missingGPU
+	var missing []int
 	var failed error
 	for i, a := range answers {
 		switch {
@@ -234,10 +222,10 @@ type registered struct {
 	events uint64
 }
 
-func registerOne(ctx context.Context, calls *bounded.Calls, lib nvml.Interface, set nvml.EventSet, i int) (registered,
-	error) {
+func (w *watch) registerOne(ctx context.Context, i int) (registered, error) {
+	calls := w.gpus[i]
 	device, err := ask(ctx, calls, fmt.Sprintf("opening GPU %d in NVML's order", i), func() (nvml.Device, nvml.Return) {
-		return lib.DeviceGetHandleByIndex(i)
+		return w.lib.DeviceGetHandleByIndex(i)
 	})
 	if err != nil {
 		return registered{}, err
@@ -257,9 +245,7 @@ func registerOne(ctx context.Context, calls *bounded.Calls, lib nvml.Interface, 
 	if wanted == 0 {
 		return registered{}, nvml.ERROR_NOT_SUPPORTED
 	}
-	_, err = ask(ctx, calls, "asking for events", func() (struct{}, nvml.Return) {
-		return struct{}{}, device.RegisterEvents(wanted, set)
-	})
+	err = do(ctx, calls, "asking for events", func() nvml.Return { return device.RegisterEvents(wanted, w.set) })
 	return registered{device, uuid, wanted}, err
 }
 

@@ -159,15 +159,13 @@ func (o *Opener) Open(ctx context.Context) (nvml.Interface, error) {
 
 // Close shuts the library down. It must not be called while a call hangs in it.
 func (o *Opener) Close(ctx context.Context, lib nvml.Interface) error {
-	_, err := ask(ctx, o.calls, "shutting NVML down", func() (struct{}, nvml.Return) { return struct{}{}, lib.Shutdown() })
-	return err
+	return do(ctx, o.calls, "shutting NVML down", lib.Shutdown)
 }
 
 // Hold has an initialised library stay so for as long as this process lives, however often
 // it is shut down.
 func (o *Opener) Hold(ctx context.Context, lib nvml.Interface) error {
-	_, err := ask(ctx, o.calls, "holding NVML", func() (struct{}, nvml.Return) { return struct{}{}, lib.Init() })
-	return err
+	return do(ctx, o.calls, "holding NVML", lib.Init)
 }
 
 // ErrReplaced says that the driver's library is no longer the one that this process

@@ -46,8 +46,8 @@ type Reader struct {
 	cuda int
 	// GPUs are those of the last reading, in NVML's order.
 	gpus []*cachedGPU
-	// tellsFields reports whether the library tells fields; nil until it was asked.
-	tellsFields *bool
+	// tellsFields says that the library tells fields.
+	tellsFields bool
 	// apart are the calls of Devices, by UUID.
 	apart map[string]*bounded.Calls
 }
@@ -56,7 +56,9 @@ type Reader struct {
 // initialised (see Open) and stay so as long as the Reader is used.
 func NewReader(lib nvml.Interface, opts Options) *Reader {
 	opts.SysFS, opts.ProcFS = cmp.Or(opts.SysFS, "/sys"), cmp.Or(opts.ProcFS, "/proc")
-	return &Reader{lib: lib, devices: device.New(lib), opts: opts, system: newCalls(opts.CallTimeout)}
+	r := &Reader{lib: lib, devices: device.New(lib), opts: opts, system: newCalls(opts.CallTimeout)}
+	r.tellsFields = r.has("nvmlDeviceGetFieldValues")
+	return r
 }
 
 // Read is NewReader(lib, opts).Read(ctx), for those who read once.

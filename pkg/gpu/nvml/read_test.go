@@ -251,7 +251,7 @@ func TestReadLeavesOutTheGPUOfADisplay(t *testing.T) {
 			display.ProductName, display.MemoryMiB = name, 4096
 			spec.Models["display"], spec.GPUs[1].Model = display, "display"
 			r := NewReader(spec.NVML(), Options{})
-			r.tellsFields = new(false)
+			r.tellsFields = false
 			m := readBy(t, r)
 			var indices, checked []int
 			for _, g := range m.GPUs {

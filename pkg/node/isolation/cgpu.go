@@ -49,16 +49,12 @@ func (b cgpuBackend) Edits(r Group) (*specs.ContainerEdits, error) {
 	if !limited(r.Grants[0]) {
 		return &specs.ContainerEdits{Env: []string{envDisabled}}, nil
 	}
-	uuids := make([]string, 0, len(r.Grants))
-	for _, g := range r.Grants {
-		uuids = append(uuids, g.GPU.UUID)
-	}
 	env := memoryEnv(r)
 	if b.keep {
 		// The module reads the variable wherever it comes from, which may be a ConfigMap or
 		// the image. What the runtime adds by CDI wins.
 		env = append(env, envEnabled)
 	}
-	env = append(env, ack.EnvVisibleDevices+"="+strings.Join(uuids, ","))
+	env = append(env, ack.EnvVisibleDevices+"="+strings.Join(uuids(r.Grants), ","))
 	return &specs.ContainerEdits{Env: append(env, weightEnv(r)...)}, nil
 }
