@@ -88,16 +88,10 @@ func run(ctx context.Context, c *cli.Command) error {
 	if err != nil {
 		return err
 	}
-	limitsOffBy, err := claim.ParseLimitsOffBy(c.String("limits-lifted-by"))
-	if err != nil {
-		return err
-	}
-	ignored, err := health.ParseXIDs(c.String("health-ignored-xids"))
-	if err != nil {
-		return err
-	}
-	evict, err := audit.ParseKinds(c.String("audit-evict"))
-	if err != nil {
+	limitsOffBy, limitsErr := claim.ParseLimitsOffBy(c.String("limits-lifted-by"))
+	ignored, ignoredErr := health.ParseXIDs(c.String("health-ignored-xids"))
+	evict, evictErr := audit.ParseKinds(c.String("audit-evict"))
+	if err := errors.Join(limitsErr, ignoredErr, evictErr); err != nil {
 		return err
 	}
 	registry := metrics.New("gpu-kubelet-plugin")
