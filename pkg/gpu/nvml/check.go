@@ -137,23 +137,20 @@ func recoveryOf(value nvml.FieldValue) (gpu.Recovery, error) {
 	default:
 		return gpu.RecoveryUnknown, fmt.Errorf("its value is of type %d", value.ValueType)
 	}
-	switch nvml.DeviceGpuRecoveryAction(action) {
-	case nvml.GPU_RECOVERY_ACTION_NONE:
-		return gpu.RecoveryNone, nil
-	case nvml.GPU_RECOVERY_ACTION_GPU_RESET:
-		return gpu.RecoveryReset, nil
-	case nvml.GPU_RECOVERY_ACTION_NODE_REBOOT:
-		return gpu.RecoveryReboot, nil
-	case nvml.GPU_RECOVERY_ACTION_DRAIN_P2P:
-		return gpu.RecoveryDrainP2P, nil
-	case nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET:
-		return gpu.RecoveryDrainAndReset, nil
-	case nvml.GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN:
-		return gpu.RecoveryIMEX, nil
-	case nvml.GPU_RECOVERY_ACTION_BUS_RESET:
-		return gpu.RecoveryBusReset, nil
-	case nvml.GPU_RECOVERY_ACTION_SYSTEM_REBOOT:
-		return gpu.RecoverySystemReboot, nil
+	if known, is := recoveryActions[nvml.DeviceGpuRecoveryAction(action)]; is {
+		return known, nil
 	}
 	return gpu.RecoveryOther, nil
+}
+
+// recoveryActions are NVML's.
+var recoveryActions = map[nvml.DeviceGpuRecoveryAction]gpu.Recovery{
+	nvml.GPU_RECOVERY_ACTION_NONE:                gpu.RecoveryNone,
+	nvml.GPU_RECOVERY_ACTION_GPU_RESET:           gpu.RecoveryReset,
+	nvml.GPU_RECOVERY_ACTION_NODE_REBOOT:         gpu.RecoveryReboot,
+	nvml.GPU_RECOVERY_ACTION_DRAIN_P2P:           gpu.RecoveryDrainP2P,
+	nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET:     gpu.RecoveryDrainAndReset,
+	nvml.GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN: gpu.RecoveryIMEX,
+	nvml.GPU_RECOVERY_ACTION_BUS_RESET:           gpu.RecoveryBusReset,
+	nvml.GPU_RECOVERY_ACTION_SYSTEM_REBOOT:       gpu.RecoverySystemReboot,
 }
