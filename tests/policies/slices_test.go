@@ -69,9 +69,9 @@ func manyDevices(n int) *resourceapi.ResourceSlice {
 		for i := len(s.Devices[0].Attributes); i < resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice-1; i++ {
 			s.Devices[0].Attributes[resourceapi.QualifiedName(fmt.Sprintf("more%d", i))] = text("")
 		}
-		for i := range n - 1 {
+		for i := int64(1); i < int64(n); i++ {
 			d := *s.Devices[0].DeepCopy()
-			d.Name = fmt.Sprintf("more-%d", i)
+			d.Name, d.Attributes["index"] = fmt.Sprintf("gpu-%d-topology", i), number(i)
 			s.Devices = append(s.Devices, d)
 		}
 	})
@@ -84,6 +84,7 @@ func linkedSet(s *sliceSpec) {
 		delete(a, name)
 	}
 	a["gpuCount"], a["members"] = number(2), text("0,1")
+	s.Devices[0].Name = "gpus-0-1"
 }
 
 func consumes(s *sliceSpec) {
@@ -104,7 +105,7 @@ func documented(t *testing.T) map[resourceapi.QualifiedName]string {
 	expect.NoError(t, err)
 	types := map[resourceapi.QualifiedName]string{"resource.kubernetes.io/pciBusID": "string",
 		"resource.kubernetes.io/pcieRoot": "string", "resource.kubernetes.io/numaNode": "int"}
-	row := regexp.MustCompile("(?m)^\\| `([A-Za-z]+)` \\| (string|int|version) \\|")
+	row := regexp.MustCompile("(?m)^\\| `([A-Za-z]+)` \\| (string|int|version|bool) \\|")
 	for _, found := range row.FindAllStringSubmatch(string(page), -1) {
 		types[resourceapi.QualifiedName(found[1])] = found[2]
 	}
@@ -124,7 +125,7 @@ func TestAttributesAreOfTheirTypes(t *testing.T) {
 	for name, want := range documented(t) {
 		for kind, value := range values {
 			object := withAttribute(name, value)
-			if name == "mode" && kind == want {
+			if (name == "mode" || name == "index") && kind == want {
 				object = slice(nil)
 			}
 			if name == "profile" && kind == want {
@@ -145,14 +146,15 @@ func TestSlicesOfTheOwnNode(t *testing.T) {
 	const (
 		node       = "gpu-kubelet-plugin on node n1 may only write ResourceSlices of driver gpu.aliyun.com for that node"
 		pool       = "gpu-kubelet-plugin on node n1 may only write ResourceSlices of pool n1/gpu, not "
-		incomplete = "device gpu-0-topology needs the attributes"
+		incomplete = " needs the attributes mode, model"
 		mistyped   = "device gpu-0-topology has an attribute of another type"
-		profile    = "the profile of device gpu-0-topology is none of NVIDIA's, such as 1g.10gb+me: '"
+		profile    = "the profile of device gpu-0-mig-1g-10gb-0 is none of NVIDIA's, such as 1g.10gb+me: '"
 	)
 	elsewhere := slice(func(s *sliceSpec) { s.NodeName, s.Pool.Name = ptr.To("n2"), "n2/gpu" })
 	inOtherPool := slice(func(s *sliceSpec) { s.Pool.Name = "n2/gpu" })
 	ofProfile := func(name string) *resourceapi.ResourceSlice {
 		return slice(func(s *sliceSpec) {
+			s.Devices[0].Name = "gpu-0-mig-1g-10gb-0"
 			maps.Copy(s.Devices[0].Attributes, map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"mode": text("mig"),
 				"profile": text(name), "profileID": number(9), "parentUUID": text("GPU-0"), "placementStart": number(0),
 				"placementSize": number(1)})
@@ -162,6 +164,7 @@ func TestSlicesOfTheOwnNode(t *testing.T) {
 		return slice(func(s *sliceSpec) {
 			s.Devices[0].Attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"mode": text("withdrawn"),
 				"gpuCount": number(gpus)}
+			s.Devices[0].Name = "gpus-0-1"
 			s.Devices[0].Capacity = nil
 		})
 	}
