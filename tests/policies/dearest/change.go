@@ -14,7 +14,7 @@ import (
 )
 
 // kinds are the dimensions in which a search changes pods, empty all of them: requests, claims, alternatives, counts,
-// all, amounts, selectors, compiling, loops, strings, constraints, containers, legacy, tolerations, writing.
+// all, amounts, selectors, compiling, loops, strings, written, constraints, containers, legacy, tolerations, writing.
 type kinds []string
 
 func (k kinds) has(kind string) bool { return len(k) == 0 || slices.Contains(k, kind) }

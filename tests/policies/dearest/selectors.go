@@ -105,11 +105,30 @@ func selector(random *rand.Rand, w words, kinds kinds) string {
 		fmt.Sprintf(`%q.indexOf(%q) < 0`, text(4000)+"c", text(2000)+"d"),
 		fmt.Sprintf(`[%s].sort().size() > 0`, strings.Repeat("2,1,", random.IntN(2000))),
 	}
+	// What calls nothing, or nothing that is known to be dear, and is dear for how it is written.
+	times := 1 + random.IntN(240)
+	part := `[0` + strings.Repeat(`,0`, random.IntN(4)) + `]`
+	joined := part + strings.Repeat(`+`+part, times-1)
+	flat := func(of string) string { return `[` + strings.Repeat(of+`,`, random.IntN(900)) + of + `]` }
+	written := []string{
+		joined + ` == ` + joined, joined + ` != []`, `1 in ` + joined, joined + `[` + strconv.Itoa(times-1) + `] == 0`,
+		flat(`0`) + ` == ` + flat(`0`), `-1 in ` + flat(`device.driver`), flat(`[]`) + ` == ` + flat(`[]`),
+		fmt.Sprintf(`%q%s == ""`, text(2000), strings.Repeat(pick(`.lowerAscii().upperAscii()`, `.trim()`,
+			`.upperAscii()`), times)),
+		strings.Repeat(fmt.Sprintf(`%q + `, text(40)), times) + `"" != ""`, strings.Repeat(`1+`, times*8) + `1 > 0`,
+		fmt.Sprintf(`quantity("1e%d").%s`, random.IntN(1<<21), pick(`compareTo(quantity("1")) > 0`,
+			`isGreaterThan(quantity("2"))`, `add(quantity("1")).sign() > 0`)),
+		fmt.Sprintf(`isQuantity("1e-%d")`, random.IntN(1<<21)),
+		fmt.Sprintf(`"ab".matches("%s" + "b")`, strings.Repeat(pick("(a|b)*", "[a-z]", "(?i)a.", "a?"), 1+random.IntN(12))),
+		strings.Repeat("-", times) + `1 != 0`, `{` + strings.Repeat(`device.driver: 1,`, random.IntN(200)) + `"a": 1} != {}`,
+		strings.Repeat(`true ? `, times/4) + `true` + strings.Repeat(` : false`, times/4),
+	}
 	var all []string
 	for _, of := range []struct {
 		kind  string
 		texts []string
-	}{{"selectors", cheap}, {"compiling", distinct}, {"loops", loops}, {"strings", strange}} {
+	}{{"selectors", cheap}, {"compiling", distinct}, {"loops", loops}, {"strings", strange},
+		{"written", written}} {
 		if kinds.has(of.kind) {
 			all = append(all, of.texts...)
 		}
