@@ -338,7 +338,7 @@ func TestPoliciesOfSeveralClaimsAgree(t *testing.T) {
 	rules := map[string]rule{}
 	for _, object := range decoded(t, "testdata/deployments/manifests/policy-several-claims.yaml") {
 		policy, is := object.(*admissionv1.ValidatingAdmissionPolicy)
-		if !is {
+		if !is || policy.Name == "gpushare-several-claims-cpus" {
 			continue
 		}
 		r := rule{map[string]string{}, policy.Spec.Validations[0].Expression}

@@ -27,7 +27,7 @@ const stuckAfter = 5 * time.Minute
 var (
 	SearchCost = []string{
 		"gpushare-search-cost", "gpushare-search-cost-pods", "gpushare-several-claims-claim",
-		"gpushare-several-claims-named", "gpushare-several-claims-template",
+		"gpushare-several-claims-cpus", "gpushare-several-claims-named", "gpushare-several-claims-template",
 	}
 	searchCostMutating = []string{"gpushare-own-class-labels", "gpushare-own-classes", "gpushare-several-claims"}
 )
