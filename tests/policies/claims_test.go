@@ -122,6 +122,9 @@ func TestAmountsOfClaims(t *testing.T) {
 		"bytes that were meant as GiB": {asking("share", "memory", "3"), "memory 3" + wholeGi},
 		"half of a byte":               {asking("share", "memory", "500m"), "memory 500m" + wholeGi},
 		"more than an integer holds":   {asking("share", "memory", "100E"), wholeGi},
+		"an endless number":            {asking("exclusive", "memory", "1e999"), "exponent of three digits"},
+		"an endless one of others":     {asking("gpu", "memory", "1e999"), "exponent of three digits"},
+		"an exponent":                  {asking("exclusive", "memory", "1e10"), ""},
 		"negative memory":              {asking("share", "memory", "-1Gi"), "memory -1Gi" + wholeGi},
 		"no memory":                    {asking("share", "memory", "0"), "memory 0" + wholeGi},
 		"memory of a model's share":    {asking("share.nvidia-a10", "memory", "1500Mi"), "memory 1500Mi" + wholeGi},
@@ -156,6 +159,7 @@ func TestAmountsOfClaims(t *testing.T) {
 
 		"alternatives":               {either("memory", "2Gi"), ""},
 		"memory of an alternative":   {either("memory", "1500Mi"), "request a/cgpu: memory 1500Mi" + wholeGi},
+		"an endless alternative":     {either("cores", "1e999"), "exponent of three digits"},
 		"cores of an alternative":    {either("cores", "7"), "request a/cgpu: cores 7" + steps},
 		"slots of an alternative":    {either("slots", "2"), "request a/cgpu: slots 2" + oneSlot},
 		"admin who takes nothing":    {admin(asking("share", "memory", "0", "slots", "0")), ""},

@@ -82,6 +82,7 @@ func TestClaimsForNVIDIAsDriver(t *testing.T) {
 		"MPS of nothing":           {whole("r"), configs{sharedBy(limit("0"))}, "request r0: its memory limit 0"},
 		"MPS of half a byte":       {whole("r"), configs{sharedBy(limit("500m"))}, "request r0: its memory limit 500m"},
 		"MPS of more than is":      {whole("r"), configs{sharedBy(limit("9E"))}, "request r0: its memory limit 9E"},
+		"MPS of an endless amount": {whole("r"), configs{sharedBy(limit("1e-999"))}, "request r0: its memory limit 1e-999"},
 		"MPS of no amount":         {whole("r"), configs{sharedBy(limit("much"))}, "request r0: its memory limit much"},
 		"MPS of bytes":             {whole("r"), configs{sharedBy(limit("1e3"))}, "mps.gpu.aliyun.com=1Gi"},
 		"sharing in one word":      {whole("r"), configs{sharedBy(`"MPS"`)}, "gpu.nvidia.com"},

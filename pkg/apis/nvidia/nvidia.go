@@ -66,9 +66,9 @@ type timeSlicingConfig struct {
 }
 
 type mpsConfig struct {
-	ThreadPercentage *int64                       `json:"defaultActiveThreadPercentage,omitempty"`
-	MemoryLimit      *resource.Quantity           `json:"defaultPinnedDeviceMemoryLimit,omitempty"`
-	PerDevice        map[string]resource.Quantity `json:"defaultPerDevicePinnedMemoryLimit,omitempty"`
+	ThreadPercentage *int64                     `json:"defaultActiveThreadPercentage,omitempty"`
+	MemoryLimit      *v1alpha1.Amount           `json:"defaultPinnedDeviceMemoryLimit,omitempty"`
+	PerDevice        map[string]v1alpha1.Amount `json:"defaultPerDevicePinnedMemoryLimit,omitempty"`
 	// MultiUser changes nothing: MPS serves all users here.
 	MultiUser *bool `json:"multiUser,omitempty"`
 }
@@ -141,9 +141,10 @@ func Decode(raw []byte) (v1alpha1.GpuConfig, error) {
 		ours.ThreadPercentage = ptr.To[int64](100) // a limit, so that it is refused where there is no MPS
 	}
 	if m := theirs.Sharing.MPSConfig; m != nil {
-		ours.ThreadPercentage, ours.ProcessMemory = cmp.Or(m.ThreadPercentage, ours.ThreadPercentage), m.MemoryLimit
+		ours.ThreadPercentage = cmp.Or(m.ThreadPercentage, ours.ThreadPercentage)
+		ours.ProcessMemory = (*resource.Quantity)(m.MemoryLimit)
 		if limit, is := m.PerDevice["0"]; is {
-			ours.ProcessMemory = &limit
+			ours.ProcessMemory = (*resource.Quantity)(&limit)
 		}
 	}
 	return ours, ours.Validate()

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -158,12 +159,30 @@ func Decode(raw []byte) (GpuConfig, error) {
 			"kind %q",
 			header.APIVersion, header.Kind, APIVersion, Kind)
 	}
-	var config GpuConfig
+	var config struct {
+		GpuConfig     `json:",inline"`
+		ProcessMemory *Amount `json:"processMemory,omitempty"`
+	}
 	strict, err := json.UnmarshalStrict(bytes.TrimSpace(raw), &config)
 	if err = errors.Join(append(strict, err)...); err != nil {
 		return GpuConfig{}, fmt.Errorf("decode %s: %w (docs/reference.md#gpuconfig lists its fields)", Kind, err)
 	}
-	return config, config.Validate()
+	config.GpuConfig.ProcessMemory = (*resource.Quantity)(config.ProcessMemory)
+	return config.GpuConfig, config.Validate()
+}
+
+// Amount is a Quantity that is decoded without a long exponent. A tenant writes parameters, and to decode one such as
+// 1e-999999999 takes the node minutes and gigabytes.
+type Amount resource.Quantity
+
+var longExponent = regexp.MustCompile(`[eE][+-]?[0-9]{3}`)
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (a *Amount) UnmarshalJSON(text []byte) error {
+	if longExponent.Match(text) {
+		return fmt.Errorf("amount %.40s has an exponent of three digits or more: write it with a unit, such as 16Gi", text)
+	}
+	return (*resource.Quantity)(a).UnmarshalJSON(text)
 }
 
 // LimitsProcesses reports whether it has limits of single processes, which only MPS knows.

@@ -19,6 +19,9 @@ func TestDecodeRejects(t *testing.T) {
 		"bad value":       {`{` + header + `,"env":"none"}`, `env is "none"`},
 		"no container":    {`{` + header + `,"container":""}`, "container is empty"},
 		"bad slice":       {`{` + header + `,"timeSlice":"short"}`, `timeSlice is "short"`},
+		"little memory":   {`{` + header + `,"processMemory":"1Ki"}`, "use 1Mi or more"},
+		"endless memory":  {`{` + header + `,"processMemory":"1e-999999999"}`, `amount "1e-999999999" has an exponent`},
+		"endless number":  {`{` + header + `,"processMemory":1e999999999}`, `amount 1e999999999 has an exponent`},
 		"no slice":        {`{` + header + `,"timeSlice":""}`, "use Default, Short, Medium or Long"},
 		"unknown kind":    {`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"MigConfig"}`, `kind "MigConfig"`},
 		"unknown version": {`{"apiVersion":"gpu.aliyun.com/v2","kind":"GpuConfig"}`, `apiVersion "gpu.aliyun.com/v2"`},
@@ -31,6 +34,16 @@ func TestDecodeRejects(t *testing.T) {
 			_, err := Decode([]byte(tc.raw))
 			expect.Error(t, err, tc.want)
 		})
+	}
+}
+
+func TestDecodeReadsAmounts(t *testing.T) {
+	for text, want := range map[string]int64{`"16Gi"`: 16 << 30, `"1E"`: 1e18, `"2e9"`: 2e9, `16777216`: 16 << 20} {
+		config, err := Decode([]byte(`{` + header + `,"processMemory":` + text + `}`))
+		expect.NoError(t, err)
+		if config.ProcessMemory == nil || config.ProcessMemory.Value() != want {
+			t.Errorf("%s is read as %v", text, config.ProcessMemory)
+		}
 	}
 }
 
