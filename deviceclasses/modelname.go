@@ -47,10 +47,11 @@ func ClassLabel(model string) string {
 	return label
 }
 
-// reserved are the names that a model's classes leave to the modes, and to
-// memory.gpu.aliyun.com and monitor.gpu.aliyun.com (package deviceclasses).
+// reserved are the names that a model's classes leave to the modes, to memory.gpu.aliyun.com,
+// monitor.gpu.aliyun.com and *.quota.gpu.aliyun.com (package deviceclasses), and to the marker of the
+// driver for CPUs (package legacy). A model is one node's word.
 func reserved() []string {
-	names := []string{"memory", "monitor"}
+	names := []string{"memory", "monitor", "quota", "dra-cpu"}
 	for _, m := range []mode.Mode{mode.Exclusive, mode.Share, mode.CGPU, mode.CoreMem, mode.MPS, mode.Topology,
 		mode.Dynamic, mode.MIG} {
 		names = append(names, string(m))

@@ -30,10 +30,12 @@ func TestNames(t *testing.T) {
 		"63 letters":         {eighty[:63], eighty[:63], strings.ToLower(eighty[:63])},
 		"cut where a word begins": {strings.Repeat("a", 53) + "-" + eighty, strings.Repeat("a", 53) + "-01265e7f",
 			strings.Repeat("a", 53) + "-01265e7f"},
-		"a mode's name":               {"Share", "Share", "share-4f856dd8"},
-		"a mode's name with a hyphen": {"core-mem", "core-mem", "core-mem-b777f952"},
-		"the name of another class":   {"Memory", "Memory", "memory-58f879ce"},
-		"no letter at the beginning":  {"-A10", "A10-c3bc60ca", "a10-c3bc60ca"},
+		"a mode's name":                {"Share", "Share", "share-4f856dd8"},
+		"a mode's name with a hyphen":  {"core-mem", "core-mem", "core-mem-b777f952"},
+		"the name of another class":    {"Memory", "Memory", "memory-58f879ce"},
+		"the name of classes of quota": {"quota", "quota", "quota-ae88758b"},
+		"the name of a marker":         {"DRA-CPU", "DRA-CPU", "dra-cpu-89f95555"},
+		"no letter at the beginning":   {"-A10", "A10-c3bc60ca", "a10-c3bc60ca"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
