@@ -75,7 +75,7 @@ func keepOfGangs(pod, kept *corev1.Pod) {
 			kept.Labels[label] = value
 		}
 	}
-	keepAnnotations(pod, kept, v1alpha1.AnnotationGang)
+	keepAnnotations(pod, kept, v1alpha1.AnnotationGang, corev1.MirrorPodAnnotationKey)
 	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
 		kept.OwnerReferences = []metav1.OwnerReference{{UID: owner.UID, Controller: owner.Controller}}
 	}

@@ -182,6 +182,21 @@ func TestPodGroupFollowsItsPods(t *testing.T) {
 	})
 }
 
+// A kubelet writes mirrors of its static pods into any namespace. They say nothing of the gangs there.
+func TestMirrorsAreOfNoGang(t *testing.T) {
+	mirror := func(p *corev1.Pod) {
+		p.Spec.NodeName = "n1"
+		metav1.SetMetaDataAnnotation(&p.ObjectMeta, corev1.MirrorPodAnnotationKey, "hash")
+	}
+	run(t, true, nil, func(s *site) {
+		s.create(member("a", "2"), member("b", "2"))
+		s.has(2)
+		s.after(time.Second)
+		s.create(member("mirror", "9999", mirror))
+		s.has(2)
+	})
+}
+
 // A Job that is applied again, or whose pods come again, uses the PodGroup that is there.
 func TestPodGroupOutlivesItsPodsForAWhile(t *testing.T) {
 	run(t, true, nil, func(s *site) {
