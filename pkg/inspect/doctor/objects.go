@@ -45,7 +45,8 @@ var (
 	guardsMutating = []string{"gpushare-numbered-slices"}
 	legacyMutating = []string{
 		"gpushare-legacy-apply-again", "gpushare-legacy-convert", "gpushare-legacy-copies", "gpushare-legacy-cpuset",
-		"gpushare-legacy-cpuset-claims", "gpushare-legacy-elastic", "gpushare-legacy-gang", "gpushare-legacy-scheduler",
+		"gpushare-legacy-cpuset-claims", "gpushare-legacy-elastic", "gpushare-legacy-gang", "gpushare-legacy-limit-range",
+		"gpushare-legacy-scheduler",
 	}
 	legacyValidating = []string{
 		"gpushare-legacy-elastic-advice", "gpushare-legacy-first-tries", "gpushare-legacy-lost-claims",

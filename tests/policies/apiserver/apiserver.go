@@ -108,7 +108,7 @@ var objects = admission.NewObjectInterfacesFromScheme(scheme.Scheme)
 
 func mapper() meta.RESTMapper {
 	mapper := meta.NewDefaultRESTMapper(nil)
-	for _, kind := range []string{"Pod", "Event", "ConfigMap", "ResourceQuota"} {
+	for _, kind := range []string{"Pod", "Event", "ConfigMap", "ResourceQuota", "LimitRange"} {
 		mapper.Add(corev1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
 	for _, kind := range []string{"ResourceClaim", "ResourceClaimTemplate"} {

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/ack"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
 )
@@ -78,7 +78,7 @@ func TestLegacyPodsThatNameTheirNodeDoNotRun(t *testing.T) {
 	ns.ClaimOf(t, "p")
 }
 
-// A LimitRange puts limits back after they were converted, and wants to see them.
+// LimitRanger puts limits back after they were converted, and compares its maximum with them.
 func TestLimitRangesOnLegacyResources(t *testing.T) {
 	t.Parallel()
 	ns := cluster.Namespace(t)
@@ -88,14 +88,18 @@ func TestLimitRangesOnLegacyResources(t *testing.T) {
 		}}}}
 	harness.Make(t, ns.Client.CoreV1().LimitRanges(ns.Name), limitRange)
 	harness.Eventually(t, "the API server to know the LimitRange", func(ctx context.Context) error {
-		_, err := ns.Admitted(ctx, harness.Asking("mem 3"))
+		_, err := ns.Admitted(ctx, harness.Asking("mem 12"))
 		if err == nil {
 			return errors.New("the pod is taken")
 		}
-		if !strings.Contains(err.Error(), "if a LimitRange of namespace "+ns.Name+" sets them, take these resources out "+
-			"of it") {
-			t.Errorf("refused with %v", err)
-		}
+		harness.CheckRefusal(t, "more than the maximum", "maximum aliyun.com/gpu-mem usage per Container is 8, but limit is "+
+			"12", err)
 		return nil
 	})
+	pod, err := ns.Admitted(t.Context(), harness.Asking("mem 3"))
+	expect.NoError(t, err)
+	if limit := pod.Spec.Containers[0].Resources.Limits[ack.ResourceMemory]; !limit.IsZero() ||
+		len(pod.Spec.ResourceClaims) != 1 {
+		t.Errorf("a pod below the maximum has limit %v and claims %v", limit, pod.Spec.ResourceClaims)
+	}
 }
