@@ -38,8 +38,8 @@ func Alone(pod *corev1.Pod) bool {
 
 // AsksForDevices reports whether a pod that requests so much may have devices.
 func AsksForDevices(pod *corev1.Pod, requests corev1.ResourceList) bool {
-	for name := range requests {
-		if Extended(name) {
+	for name, amount := range requests {
+		if Extended(name) && !amount.IsZero() {
 			return true
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
@@ -38,6 +39,30 @@ func TestPinnedTo(t *testing.T) {
 			before := test.before.DeepCopy()
 			expect.Equal(t, test.want, scheduling.PinnedTo("n", test.before), "the affinity")
 			expect.Equal(t, before, test.before, "what was given")
+		})
+	}
+}
+
+// Charts and LimitRanges write an amount of 0 where no GPU is meant.
+func TestAsksForDevices(t *testing.T) {
+	claims := corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu"}}}
+	for name, test := range map[string]struct {
+		spec     corev1.PodSpec
+		resource corev1.ResourceName
+		amount   string
+		want     bool
+	}{
+		"nothing":        {corev1.PodSpec{}, "cpu", "1", false},
+		"a GPU":          {corev1.PodSpec{}, "nvidia.com/gpu", "1", true},
+		"0 GPUs":         {corev1.PodSpec{}, "nvidia.com/gpu", "0", false},
+		"by a claim":     {claims, "cpu", "1", true},
+		"once converted": {claims, "aliyun.com/gpu-mem", "0", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			requests := corev1.ResourceList{test.resource: resource.MustParse(test.amount)}
+			if got := scheduling.AsksForDevices(&corev1.Pod{Spec: test.spec}, requests); got != test.want {
+				t.Errorf("it asks: %t, want %t", got, test.want)
+			}
 		})
 	}
 }

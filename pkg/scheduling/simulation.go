@@ -308,8 +308,8 @@ func (r Resources) closed(nodes []*corev1.Node, pod *corev1.Pod,
 	requests := RequestsOf(pod)
 	// Only a device plugin could serve what is asked for as on ACK: a node has what it says.
 	needsPlugin := slices.ContainsFunc(legacy.Names(), func(name corev1.ResourceName) bool {
-		_, is := requests[name]
-		return is
+		amount := requests[name]
+		return !amount.IsZero()
 	})
 	byDevices := func(name corev1.ResourceName) bool { return classOf != nil && classOf(name) != nil }
 	out := map[string]Closed{}
