@@ -77,6 +77,7 @@ func keepUnscheduled(pod, kept *corev1.Pod) {
 		return
 	}
 	kept.Spec, kept.Status.ResourceClaimStatuses = spec, pod.Status.ResourceClaimStatuses
+	keepOwner(pod, kept)
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled {
 			kept.Status.Conditions = []corev1.PodCondition{condition}
@@ -97,6 +98,13 @@ func keepUnscheduled(pod, kept *corev1.Pod) {
 func hasATurn(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && len(pod.Spec.SchedulingGates) == 0 && !podstate.InGangOfOthers(pod) &&
 		(pod.Labels[v1alpha1.LabelLegacy] == "true" || advice.Concerns(pod))
+}
+
+// keepOwner keeps who makes a new pod when this one goes.
+func keepOwner(pod, kept *corev1.Pod) {
+	if owner := metav1.GetControllerOf(pod); owner != nil {
+		kept.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
 }
 
 func keepAnnotations(pod, kept *corev1.Pod, keys ...string) {
@@ -182,9 +190,7 @@ func keepStarting(pod, kept *corev1.Pod) {
 
 func keepLive(pod, kept *corev1.Pod) {
 	kept.DeletionGracePeriodSeconds = pod.DeletionGracePeriodSeconds
-	if owner := metav1.GetControllerOf(pod); owner != nil {
-		kept.OwnerReferences = []metav1.OwnerReference{*owner}
-	}
+	keepOwner(pod, kept)
 	// PodDisruptionBudgets and other pods' affinities select by them.
 	kept.Labels = pod.Labels
 	keepAnnotations(pod, kept, append(podstate.GangAnnotations(), corev1.MirrorPodAnnotationKey)...)

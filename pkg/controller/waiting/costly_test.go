@@ -167,23 +167,6 @@ func TestCostlyGateAcrossLeaders(t *testing.T) {
 	}, "large")
 }
 
-// A pod that waits for the node to which it is pinned is told what helps.
-func TestPinnedAdvice(t *testing.T) {
-	pinned := &corev1.Pod{Spec: corev1.PodSpec{Affinity: scheduling.PinnedTo("n", nil)}}
-	daemon := pinned.DeepCopy()
-	daemon.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Controller: ptr.To(true)}}
-	for name, test := range map[string]struct {
-		pod  *corev1.Pod
-		want string
-	}{
-		"pinned":         {pinned, "The pod is pinned to node n. Delete it: a new pod can use another node"},
-		"of a DaemonSet": {daemon, ""},
-		"not pinned":     {&corev1.Pod{}, ""},
-	} {
-		expect.Equal(t, test.want, pinnedAdvice(test.pod), "%s", name)
-	}
-}
-
 // madeFor is the claim that Kubernetes makes of a template for a pod.
 func madeFor(p *corev1.Pod, spec resourceapi.ResourceClaimSpec) *resourceapi.ResourceClaim {
 	return &resourceapi.ResourceClaim{Spec: spec, ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: p.Name + "-gpu",

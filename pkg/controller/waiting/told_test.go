@@ -24,6 +24,7 @@ import (
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/mode"
+	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
 )
 
 // A namespace with thousands that wait leaves the others their Events.
@@ -297,4 +298,34 @@ func TestPodsThatAskForAllOfAGPUAreTold(t *testing.T) {
 			`memoryMiB 23028. By its label ack.gpushare.placement=require-whole-device, the pod asks for a GPU that has `+
 			`exactly its amounts: write those of a whole GPU, or remove the label`)
 	})
+}
+
+// A pod that waits for the node to which it is pinned is told what helps. It does not help that a DaemonSet's goes.
+func TestPinnedPodsAreToldWhatHelps(t *testing.T) {
+	const advice = "The pod is pinned to node n9. Delete it: a new pod can use another node"
+	for name, test := range map[string]struct {
+		pinned bool
+		owner  string
+		want   bool
+	}{
+		"pinned":         {true, "ReplicaSet", true},
+		"of a DaemonSet": {true, "DaemonSet", false},
+		"not pinned":     {false, "ReplicaSet", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(s *site) {
+				p := pod(refused)
+				p.OwnerReferences = []metav1.OwnerReference{{Kind: test.owner, Name: "owner", Controller: ptr.To(true)}}
+				if test.pinned {
+					p.Spec.Affinity = scheduling.PinnedTo("n9", nil)
+				}
+				s.create(claim("90Gi"), p)
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if got := <-s.recorder.Events; strings.Contains(got, advice) != test.want {
+					s.Errorf("Event %q, want the advice in it: %t", got, test.want)
+				}
+			})
+		})
+	}
 }
