@@ -90,7 +90,7 @@ const readLimit = time.Minute
 
 // inspectGPUs reads the GPUs as the driver does. NVML is closed then: whoever has a GPU open can keep its MIG mode from
 // changing.
-func (b *bundle) inspectGPUs(ctx context.Context, f *facts) error {
+func (b *bundle) inspectGPUs(ctx context.Context, f *facts) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
 	options := gpunvml.OpenOptions{LibraryPath: b.driver.NVML}
@@ -101,14 +101,11 @@ func (b *bundle) inspectGPUs(ctx context.Context, f *facts) error {
 	if err != nil {
 		return err
 	}
-	err = b.readGPUs(ctx, lib, options, f)
-	if ret := lib.Shutdown(); ret != nvml.SUCCESS {
-		err = errors.Join(err, fmt.Errorf("close NVML: %w", ret))
-	}
-	return err
-}
-
-func (b *bundle) readGPUs(ctx context.Context, lib nvml.Interface, options gpunvml.OpenOptions, f *facts) error {
+	defer func() {
+		if ret := lib.Shutdown(); ret != nvml.SUCCESS {
+			err = errors.Join(err, fmt.Errorf("close NVML: %w", ret))
+		}
+	}()
 	reader := gpunvml.NewReader(lib, gpunvml.Options{SysFS: options.SysFS})
 	m, err := reader.Read(ctx)
 	if err != nil {

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"os/exec"
@@ -51,83 +52,60 @@ func start(t *testing.T, uid uint32, dir, work string, args ...string) (int, str
 	return cmd.ProcessState.ExitCode(), string(said)
 }
 
-func TestRunRefuses(t *testing.T) {
+// A directory that somebody names by GPU_BUNDLE_WORK may be full of their files. In its own directory ./run also
+// removes what was unpacked without a mark, by a version that made none.
+func TestRun(t *testing.T) {
 	testneeds.Root(t, "./run is run as root and as another user")
-	for _, tt := range []struct {
-		name, needed string
-		uid          uint32
-		left         []string // of an earlier run
-		says         string
+	const other, down, ofOthers = "other", "down", "holds files that are not of a run"
+	for name, tt := range map[string]struct {
+		uid       uint32
+		neededMiB string
+		work      string   // what GPU_BUNDLE_WORK names; empty for the script's own
+		left      []string // of an earlier run
+		args      []string
+		refuses   string // empty if it does not
 	}{
-		{"who is not root", "1", 65534, nil,
-			"- uid 65534 may not make namespaces, mounts and control groups: run it as root"},
-		{"too little disk", "999999999", 0, nil,
-			"a run takes 999999999: make room, or name another directory by GPU_BUNDLE_WORK"},
-		{"an archive that is damaged", "1", 0, nil, "- the archive is damaged"},
-		{"a run beside another", "1", 0, []string{"complete"}, "end it with ./run down"},
+		"who is not root": {uid: 65534,
+			refuses: "uid 65534 may not make namespaces, mounts and control groups: run it as root"},
+		"too little disk": {neededMiB: "999999999",
+			refuses: "a run takes 999999999: make room, or name another directory by GPU_BUNDLE_WORK"},
+		"an archive that is damaged":       {refuses: "the archive is damaged"},
+		"a run beside another":             {left: []string{"complete"}, refuses: "end it with ./run down"},
+		"a directory of others":            {work: other, left: []string{"data"}, refuses: ofOthers},
+		"down, a directory of others":      {work: other, left: []string{"data"}, args: []string{down}, refuses: ofOthers},
+		"down, nothing is left":            {left: []string{}, args: []string{down}},
+		"down, half of an unpack":          {left: []string{mark, "VERSION"}, args: []string{down}},
+		"down, half of one without a mark": {left: []string{"VERSION", "lib/VERSION"}, args: []string{down}},
+		"down, half of one into another":   {work: other, left: []string{mark, "VERSION"}, args: []string{down}},
+		"down, another that is empty":      {work: other, left: []string{}, args: []string{down}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			dir := unpacked(t, tt.needed)
+		t.Run(name, func(t *testing.T) {
+			dir := unpacked(t, cmp.Or(tt.neededMiB, "1"))
+			work, named := filepath.Join(dir, cmp.Or(tt.work, "work")), ""
+			if tt.work != "" {
+				named = work
+			}
 			if tt.left != nil {
-				leave(t, filepath.Join(dir, "work"), tt.left...)
+				leave(t, work, tt.left...)
 			}
-			status, said := start(t, tt.uid, dir, "")
-			if reasons := strings.Count("\n"+said, "\n- "); status != exitRefused || !strings.Contains(said, tt.says) ||
-				reasons != 1 {
-				t.Errorf("status %d, want %d and one line %q:\n%s", status, exitRefused, tt.says, said)
+			status, said := start(t, tt.uid, dir, named, tt.args...)
+			want := 0
+			if tt.refuses != "" {
+				want = exitRefused
+				expect.Says(t, said, tt.refuses)
+				expect.Equal(t, 1, strings.Count("\n"+said, "\n- "), "reasons in %s", said)
 			}
-			if _, err := os.Stat(filepath.Join(dir, "work")); (err == nil) != (tt.left != nil) {
+			expect.Equal(t, want, status, "status, and it says %s", said)
+			// What it refuses to use stays as it was.
+			for _, file := range tt.left {
+				if _, err := os.Stat(filepath.Join(work, file)); (err == nil) != (tt.refuses != "") {
+					t.Errorf("%s: %v", file, err)
+				}
+			}
+			if _, err := os.Stat(work); (err == nil) != (tt.refuses != "" && tt.left != nil) {
 				t.Errorf("the directory to unpack into: %v", err)
 			}
 		})
-	}
-}
-
-// Nothing is there to take down, or only half of what a run unpacks. In its own directory also what was unpacked
-// without a mark, by a version that made none.
-func TestDownWithoutARun(t *testing.T) {
-	testneeds.Root(t, "./run is run as root")
-	for name, test := range map[string]struct {
-		work string
-		left []string
-	}{
-		"nothing":                          {"work", nil},
-		"half of an unpack":                {"work", []string{".unpacked-by-gpu-bundle", "VERSION"}},
-		"half of one of an earlier run":    {"work", []string{"VERSION", "lib/VERSION"}},
-		"half of an unpack into another":   {"other", []string{".unpacked-by-gpu-bundle", "VERSION"}},
-		"another before anything is in it": {"other", nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			dir := unpacked(t, "1")
-			work, named := filepath.Join(dir, test.work), ""
-			if test.work != "work" {
-				named = work
-			}
-			leave(t, work, test.left...)
-			if status, said := start(t, 0, dir, named, "down"); status != 0 {
-				t.Errorf("status %d: %s", status, said)
-			}
-			if _, err := os.Stat(work); err == nil {
-				t.Error("what was unpacked is still there")
-			}
-		})
-	}
-}
-
-// A directory that somebody names by GPU_BUNDLE_WORK may be full of their files.
-func TestRunRemovesOnlyItsOwn(t *testing.T) {
-	testneeds.Root(t, "./run is run as root")
-	for _, args := range [][]string{nil, {"down"}} {
-		dir := unpacked(t, "1")
-		work := filepath.Join(dir, "other")
-		leave(t, work, "data")
-		status, said := start(t, 0, dir, work, args...)
-		if status != exitRefused || !strings.Contains(said, "holds files that are not of a run") {
-			t.Errorf("./run %v: status %d, want %d:\n%s", args, status, exitRefused, said)
-		}
-		if _, err := os.Stat(filepath.Join(work, "data")); err != nil {
-			t.Errorf("./run %v: %v", args, err)
-		}
 	}
 }
 

@@ -47,8 +47,7 @@ func Find(root string, further []string) (*Driver, error) {
 func find(root string, further []string) *Driver {
 	usual := driverlib.Dirs(root, nil)
 	dirs := slices.Clone(usual)
-	for _, dir := range slices.Concat(further, []string{"/usr/local/nvidia/lib64", "/usr/local/nvidia/lib",
-		"/usr/lib/wsl/lib"}) {
+	for _, dir := range further {
 		dirs = append(dirs, filepath.Join(root, dir))
 	}
 	dirs = append(dirs, below(root)...)
@@ -87,16 +86,12 @@ func find(root string, further []string) *Driver {
 // first is the file of that name in the first of the directories that has it. A link that leads nowhere is no file.
 func first(dirs []string, name string) string {
 	for _, dir := range dirs {
-		if file := filepath.Join(dir, name); exists(file) {
+		file := filepath.Join(dir, name)
+		if _, err := os.Stat(file); err == nil {
 			return file
 		}
 	}
 	return ""
-}
-
-func exists(file string) bool {
-	_, err := os.Stat(file)
-	return err == nil
 }
 
 // below are the directories of the library up to five below those where others were seen.
