@@ -55,8 +55,8 @@ func (b *bundle) run(ctx context.Context) error {
 	if problems := b.inspect(ctx).problems(); len(problems) > 0 {
 		return errors.Join(refusedError(problems), removeUnpacked(b.payload, os.RemoveAll))
 	}
-	if _, err := b.found.WriteDown(b.toPutBack()); err != nil {
-		return err
+	if err := modes.In(b.toPutBack()).Store(b.found); err != nil {
+		return fmt.Errorf("write down the modes of the GPUs, of which none was changed: %w", err)
 	}
 	b.report = report.Report{Simulated: b.simulated != "", Title: b.title(), Started: started}
 	r := &b.report
@@ -127,14 +127,12 @@ func (b *bundle) setUp(ctx context.Context) (up bool) {
 	return true
 }
 
-// test runs the tests of tests/suites/hardware on the cluster. They add to the report, and say on standard output why
-// they failed.
+// test runs the tests of tests/suites/hardware on the cluster, until shortly before the deadline of the context. They
+// add to the report, and say on standard output why they failed.
 func (b *bundle) test(ctx context.Context) error {
-	left := time.Hour
-	if end, ends := ctx.Deadline(); ends {
-		// Time to say where they were.
-		left = max(time.Second, time.Until(end)-2*time.Second)
-	}
+	end, _ := ctx.Deadline()
+	// Time to say where they were.
+	left := max(time.Second, time.Until(end)-2*time.Second)
 	file := report.In(b.path("report.json"))
 	if err := file.Store(b.report); err != nil {
 		return fmt.Errorf("keep the report for the tests: %w", err)
@@ -143,7 +141,7 @@ func (b *bundle) test(ctx context.Context) error {
 		"-test.run="+pattern(b.only), "-test.timeout="+left.String())
 	cmd.Env = append(os.Environ(), "E2E_CLUSTER_DIR="+b.clusterDir(), "GPUSHARE_NODE="+nodeName,
 		"GPUSHARE_DRIVER_ROOT="+b.driver.Root, "GPUSHARE_SIMULATED="+b.simulated, "GPUSHARE_REPORT="+file.Path,
-		"GPUSHARE_MAY_CHANGE_MIG="+b.found.Cut, "GPUSHARE_MODES="+b.toPutBack(),
+		"GPUSHARE_CUT="+b.found.Cut,
 		// With a proxy in the environment the API server would be looked for there.
 		"NO_PROXY=*", "no_proxy=*")
 	var said strings.Builder
@@ -255,8 +253,7 @@ func (b *bundle) lookAround(ctx context.Context) (text string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	for _, args := range []string{
-		"get pods --all-namespaces --output wide",
-		"get events --all-namespaces --sort-by=.lastTimestamp",
+		"get pods,events --all-namespaces --output wide --sort-by=.metadata.creationTimestamp",
 		"--namespace kube-system logs --selector app.kubernetes.io/component=gpu-kubelet-plugin --tail 20",
 	} {
 		out, err := b.program(ctx, "", "programs/kubernetes/kubectl", strings.Fields(args)...)

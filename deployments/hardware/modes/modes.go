@@ -62,17 +62,6 @@ func choose(asked string, m *gpu.Machine) (gpu.GPU, error) {
 	return g, nil
 }
 
-// has refuses a driver that is too old: go-nvml ends a program that calls what the library lacks. A library with the
-// newest of the functions that a run calls has the others.
-func has(lib nvml.Interface) error {
-	const newest = "nvmlDeviceCreateGpuInstanceWithPlacement"
-	if err := lib.Extensions().LookupSymbol(newest); err != nil {
-		return fmt.Errorf("%s: the driver's NVML has no %s: install a newer driver, or run without this option: %w", flag,
-			newest, err)
-	}
-	return nil
-}
-
 func onOff(on bool) string {
 	if on {
 		return "on"
@@ -169,48 +158,32 @@ func Read(ctx context.Context, driver gpunvml.OpenOptions, r *gpunvml.Reader, m 
 	return found
 }
 
-// MayCut has the GPU with this index or UUID as the one that may be cut into MIG instances. It refuses a driver that is
-// too old, and a GPU that must not be cut.
+// MayCut has the GPU with this index or UUID as the one that may be cut into MIG instances. It refuses a GPU that must
+// not be cut, and a driver that is too old: go-nvml ends a program that calls what the library lacks.
 func (r *Record) MayCut(asked string, lib nvml.Interface, m *gpu.Machine) error {
 	chosen, err := choose(asked, m)
-	if err == nil {
-		err = has(lib)
-	}
 	if err != nil {
 		return err
+	}
+	// A library with the newest of the functions that a run calls has the others.
+	const newest = "nvmlDeviceCreateGpuInstanceWithPlacement"
+	if err := lib.Extensions().LookupSymbol(newest); err != nil {
+		return fmt.Errorf("%s: the driver's NVML has no %s: install a newer driver, or run without this option: %w", flag,
+			newest, err)
 	}
 	r.Cut = chosen.UUID
 	return nil
 }
 
-// in is the record in a file.
-func in(path string) statefile.File[Record] {
+// In keeps a record in a file.
+func In(path string) statefile.File[Record] {
 	return statefile.File[Record]{Path: path, Synced: true}
-}
-
-// WriteDown writes the record into a file. It returns what is there already of the GPU that may be cut, if a run has
-// written that and has not put it back, and refuses to replace what is there of another GPU.
-func (r Record) WriteDown(path string) (Record, error) {
-	written, _, err := in(path).Load()
-	switch {
-	case err != nil:
-		return r, fmt.Errorf("read which modes the GPUs were found in: %w", err)
-	case written.Cut != "" && written.Cut == r.Cut:
-		return written, nil
-	case written.Cut != "":
-		return r, fmt.Errorf("%s is of a run that was killed, and has not put GPU %s back: do so, and remove it", path,
-			written.Cut)
-	}
-	if err := in(path).Store(r); err != nil {
-		return r, fmt.Errorf("write down the modes of the GPUs, of which none was changed: %w", err)
-	}
-	return r, nil
 }
 
 // PutBack puts the GPUs back into the modes of the record in a file, and tells what that took. Without a file nothing
 // was changed.
 func PutBack(ctx context.Context, file string) (told []string, err error) {
-	r, found, err := in(file).Load()
+	r, found, err := In(file).Load()
 	if err != nil {
 		return nil, fmt.Errorf("read which modes the GPUs were found in: %w", err)
 	}
@@ -233,7 +206,7 @@ func PutBack(ctx context.Context, file string) (told []string, err error) {
 		told = []string{"compute and MIG modes are as they were found"}
 	}
 	r.Cut = ""
-	return told, in(file).Store(r)
+	return told, In(file).Store(r)
 }
 
 // switchPatience is for programs that have just ended, and to which the driver still counts the GPU.

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
-	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/internal/testneeds"
@@ -54,7 +53,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// simulated is the driver of a node with two H200 and an A100, which waits for a reset before it changes its mode.
+// simulated is the driver of a node with two H200 and a third GPU, which waits for a reset before it changes its mode.
 // Until the test ends it answers for the kernel module, too.
 func simulated(t *testing.T) gpunvml.OpenOptions {
 	t.Helper()
@@ -63,16 +62,11 @@ func simulated(t *testing.T) gpunvml.OpenOptions {
 	expect.NoError(t, err)
 	spec, err := sim.Load("../testdata/h200x2.yaml")
 	expect.NoError(t, err)
-	other, err := sim.Load("../../../demo/machines/migx4.yaml")
-	expect.NoError(t, err)
-	for _, g := range other.GPUs {
-		if !g.MIG.Enabled {
-			spec.Models[g.Model] = other.Models[g.Model]
-			g.BusID = "0000:f0:00.0"
-			spec.GPUs = append(spec.GPUs, g)
-			break
-		}
-	}
+	waits, third := spec.Models["h200"], spec.GPUs[1]
+	waits.Architecture = "Ampere"
+	spec.Models["waits"] = waits
+	third.Model, third.BusID = "waits", "0000:f0:00.0"
+	spec.GPUs = append(spec.GPUs, third)
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	expect.NoError(t, err)
 	expect.NoError(t, spec.WriteRoot(root, sim.Part{Name: sim.NVMLLibrary, Content: content}))
@@ -108,8 +102,7 @@ func TestOnASimulatedGPU(t *testing.T) {
 		reader, m := read()
 		before := Read(t.Context(), driver, reader, m)
 		expect.NoError(t, before.MayCut(tt.asked, lib, m))
-		_, err := before.WriteDown(file)
-		expect.NoError(t, err)
+		expect.NoError(t, In(file).Store(before))
 
 		device, err := reader.Device(m.GPUs[0].UUID)
 		expect.NoError(t, err)
@@ -134,7 +127,7 @@ func TestOnASimulatedGPU(t *testing.T) {
 		expect.Says(t, strings.Join(told, "; "), m.GPUs[0].UUID+" was in compute mode EXCLUSIVE_PROCESS")
 		reader, m = read()
 		after := Read(t.Context(), driver, reader, m)
-		written, _, err := in(file).Load()
+		written, _, err := In(file).Load()
 		expect.NoError(t, err)
 		before.Cut = ""
 		expect.Equal(t, before, after, "modes")
@@ -142,39 +135,6 @@ func TestOnASimulatedGPU(t *testing.T) {
 		told, err = PutBack(t.Context(), file)
 		expect.NoError(t, err)
 		expect.Equal(t, []string{"compute and MIG modes are as they were found"}, told, "put back again")
-	}
-}
-
-// The modes before the first change are kept, whatever a run that follows a killed one finds.
-func TestWriteDown(t *testing.T) {
-	was := func(cut string, on bool) Record {
-		return Record{Cut: cut, MIG: map[string]gpu.MIGMode{"GPU-a": {Enabled: on}}}
-	}
-	for name, tt := range map[string]struct {
-		written    *Record
-		now, want  Record
-		wantRefuse string
-	}{
-		"nothing yet":                     {nil, was("GPU-a", false), was("GPU-a", false), ""},
-		"of a run that was killed":        {ptr.To(was("GPU-a", false)), was("GPU-a", true), was("GPU-a", false), ""},
-		"of one that has put all back":    {ptr.To(was("", false)), was("GPU-a", true), was("GPU-a", true), ""},
-		"of one with another GPU":         {ptr.To(was("GPU-b", false)), was("GPU-a", true), was("GPU-b", false), "GPU-b"},
-		"of one with a GPU, and none now": {ptr.To(was("GPU-b", false)), was("", true), was("GPU-b", false), "GPU-b"},
-	} {
-		file := filepath.Join(t.TempDir(), "modes.json")
-		if tt.written != nil {
-			expect.NoError(t, in(file).Store(*tt.written))
-		}
-		got, err := tt.now.WriteDown(file)
-		if tt.wantRefuse != "" {
-			expect.Error(t, err, tt.wantRefuse)
-		} else {
-			expect.NoError(t, err)
-			expect.Equal(t, tt.want, got, name)
-		}
-		there, _, err := in(file).Load()
-		expect.NoError(t, err)
-		expect.Equal(t, tt.want, there, "%s: what is written down", name)
 	}
 }
 

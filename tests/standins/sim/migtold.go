@@ -141,7 +141,7 @@ func (s *Spec) addCapabilities(entries map[string]entry) {
 			"DeviceFileMinor: %d\nDeviceFileMode: 256\nDeviceFileModify: 1\n", minor), 0o400)
 		entries[fmt.Sprintf("%s/nvidia-cap%d", capsDir, minor)] = capability(minor, 0o400)
 	}
-	entries[ProcDir+"/driver/nvidia-caps/mig-minors"] = file([]byte(MIGMinors()), 0o444)
+	entries[ProcDir+"/driver/nvidia-caps/mig-minors"] = file([]byte(migMinors()), 0o444)
 	entries[ProcDir+"/devices"] = file(fmt.Appendf(nil, "Character devices:\n  1 mem\n%3d nvidia\n%3d nvidia-caps\n%3d "+
 		"nvidia-uvm\n\nBlock devices:\n  8 sd\n", gpuMajor, capsMajor, uvmMajor), 0o444)
 }
@@ -150,8 +150,8 @@ func capability(minor int, mode fs.FileMode) entry {
 	return entry{mode: fs.ModeDevice | fs.ModeCharDevice | mode, device: unix.Mkdev(capsMajor, uint32(minor))}
 }
 
-// MIGMinors is the kernel module's table of all capabilities that there can be.
-func MIGMinors() string {
+// migMinors is the kernel module's table of all capabilities that there can be.
+func migMinors() string {
 	var b strings.Builder
 	b.WriteString("config 1\nmonitor 2\n")
 	for gpu := range 32 {

@@ -16,8 +16,7 @@
 //	GPUSHARE_IMAGE          the pods' image, with testdata/cudaprobe.c and gpu-probe: .build/gpu-cuda.tar, which
 //	                        `make gpu-bundle` leaves; by default localhost/gpu-cuda:latest
 //	GPUSHARE_DRIVER_ROOT    the directory that the NVIDIA driver is installed in, if it is not found
-//	GPUSHARE_MAY_CHANGE_MIG the index or UUID of a GPU that may be cut into MIG instances
 //	GPUSHARE_REPORT         the file for the report, or of the one that is gone on with
-//	GPUSHARE_MODES          the file for the modes that the GPUs were found in, which is written before one is cut
+//	GPUSHARE_CUT            the UUID of the GPU that is cut into MIG instances, and put back by the archive's run alone
 //	GPUSHARE_SIMULATED      the driver root of a simulated node, to try the tests without a GPU
 package hardware

@@ -6,17 +6,15 @@ package hardware
 
 import (
 	"cmp"
-	"encoding/csv"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/modes"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -61,8 +59,7 @@ func facts(s *step) {
 	for _, l := range here.machine.Links {
 		s.seen(fmt.Sprintf("GPU %d to GPU %d", l.A, l.B), "", fmt.Sprintf("%s %d lanes, %d GB/s", l.Kind, l.Lanes, l.GBps))
 	}
-	node, err := here.Client.CoreV1().Nodes().Get(s.Context(), here.node, metav1.GetOptions{})
-	s.must(err)
+	node := harness.Get(s.T, here.Client.CoreV1().Nodes(), here.node)
 	info, system := node.Status.NodeInfo, node.Status.NodeInfo.OSImage
 	// A node of tests/cluster has another root directory than the machine.
 	if content, err := os.ReadFile("/etc/os-release"); err == nil {
@@ -90,25 +87,16 @@ func smi(s *step, args ...string) string {
 // asked is what both NVML and nvidia-smi tell of a GPU, in the order of nvidia-smi's fields.
 const asked = "index,uuid,name,pci.bus_id,memory.total,driver_version,compute_cap"
 
-var (
-	longDomain = regexp.MustCompile(`^0{4}([0-9a-f]{4}:)`)
-	minorLine  = regexp.MustCompile(`(?m)^Device Minor:\s*([0-9]+)$`)
-)
+var minorLine = regexp.MustCompile(`(?m)^Device Minor:\s*([0-9]+)$`)
 
 func sameAsSMI(s *step) {
-	reader := csv.NewReader(strings.NewReader(smi(s, "--query-gpu="+asked, "--format=csv,noheader,nounits")))
-	reader.TrimLeadingSpace, reader.FieldsPerRecord = true, len(strings.Split(asked, ","))
-	records, err := reader.ReadAll()
-	s.must(err)
-	want := map[string]string{}
-	for _, r := range records {
-		// "00000000:3B:00.0" in sysfs' form.
-		r[3] = longDomain.ReplaceAllString(strings.ToLower(r[3]), "$1")
-		want[r[1]] = strings.Join(r, ", ")
-	}
+	shown := smi(s, "--query-gpu="+asked, "--format=csv,noheader,nounits")
+	s.Log(shown)
 	for _, g := range here.machine.GPUs {
-		s.same(asked, want[g.UUID], strings.Join([]string{strconv.Itoa(g.Index), g.UUID, g.ProductName, g.PCIBusID,
-			strconv.FormatInt(g.MemoryMiB, 10), here.machine.DriverVersion, g.ComputeCapability}, ", "))
+		// PCI addresses are as in "00000000:3B:00.0".
+		read := fmt.Sprintf("%d, %s, %s, 0000%s, %d, %s, %s", g.Index, g.UUID, g.ProductName, strings.ToUpper(g.PCIBusID),
+			g.MemoryMiB, here.machine.DriverVersion, g.ComputeCapability)
+		s.check(asked, "a line of nvidia-smi", read, slices.Contains(strings.Split(shown, "\n"), read))
 		// nvidia-smi lists no minors, and the kernel module does.
 		content, err := os.ReadFile(filepath.Join("/proc/driver/nvidia/gpus", g.PCIBusID, "information"))
 		if minor := minorLine.FindSubmatch(content); err == nil && minor != nil {
@@ -118,15 +106,32 @@ func sameAsSMI(s *step) {
 	}
 }
 
-// sameLinks compares the kind of each pair's link, and the number of NVLink lanes.
-func sameLinks(s *step) {
-	out := smi(s, "topo", "-m")
-	m, err := parseMatrix(out)
-	if err != nil {
-		s.Fatalf("%v:\n%s", err, out)
+// rowOfGPU is one of those in which "nvidia-smi topo -m" shows how a GPU is linked with others, as in "NV2" or "PIX".
+var rowOfGPU = regexp.MustCompile(`(?m)^GPU[0-9]+\s.*$`)
+
+// linksRead holds that all pairs of GPUs have links, and of kinds, and with so many NVLink lanes, as nvidia-smi shows.
+func linksRead(s *step) {
+	read := map[[2]int]string{}
+	for _, l := range here.machine.Links {
+		kind := string(l.Kind)
+		switch l.Kind {
+		case gpu.LinkNVLink:
+			kind = fmt.Sprintf("NV%d", l.Lanes)
+		case gpu.LinkSameGPU:
+			// nvidia-smi has no sign for two GPUs on one board, which meet at the board's PCIe switch.
+			kind = string(gpu.LinkPIX)
+		}
+		read[[2]int{l.A, l.B}] = kind
 	}
-	s.same("links that differ from nvidia-smi topo -m", "none",
-		cmp.Or(strings.Join(m.differences(here.machine), "; "), "none"))
+	shown, others := strings.Fields(strings.Join(rowOfGPU.FindAllString(smi(s, "topo", "-m"), -1), " ")), "none"
+	for i, b := range here.machine.GPUs {
+		for _, a := range here.machine.GPUs[:i] {
+			if kind := read[[2]int{a.Index, b.Index}]; !slices.Contains(shown, kind) {
+				others = fmt.Sprintf("%q of GPU %d and GPU %d", kind, a.Index, b.Index)
+			}
+		}
+	}
+	s.same("links that nvidia-smi topo -m does not show", "none", others)
 }
 
 // readAgain reads the GPUs as the plugin does each minute: that tells the same.

@@ -16,7 +16,6 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/driver"
-	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/modes"
 	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/report"
 	"github.com/gpushare/dra-driver-gpushare/internal/statefile"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
@@ -30,11 +29,14 @@ import (
 type session struct {
 	*harness.Cluster
 	node, image string
-	driver      *driver.Driver
-	lib         nvml.Interface
-	machine     *gpu.Machine
-	// found are the modes that the GPUs were found in, if they are written down: see modes.
-	found modes.Record
+	// setMode labels the node for a mode.
+	setMode func(label string)
+	driver  *driver.Driver
+	lib     nvml.Interface
+	machine *gpu.Machine
+	// cut is the UUID of the GPU that may be cut into MIG instances; empty for none. Whoever allows it has written down
+	// which mode to put back.
+	cut string
 	// simulated is the driver root of a simulated node; empty for a real one.
 	simulated string
 	// told is what was seen so far, which file keeps.
@@ -43,9 +45,6 @@ type session struct {
 }
 
 var here *session
-
-// modesVariable names the file of the modes that the GPUs were found in.
-const modesVariable = "GPUSHARE_MODES"
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
@@ -65,7 +64,7 @@ func run(m *testing.M) int {
 
 func open(ctx context.Context) (*session, error) {
 	s := &session{simulated: os.Getenv("GPUSHARE_SIMULATED"), file: report.In(os.Getenv("GPUSHARE_REPORT")),
-		image: cmp.Or(os.Getenv("GPUSHARE_IMAGE"), "localhost/gpu-cuda:latest")}
+		cut: os.Getenv("GPUSHARE_CUT"), image: cmp.Or(os.Getenv("GPUSHARE_IMAGE"), "localhost/gpu-cuda:latest")}
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, err
@@ -93,33 +92,10 @@ func open(ctx context.Context) (*session, error) {
 	if s.lib, err = gpunvml.Open(ctx, s.options()); err != nil {
 		return nil, err
 	}
-	reader := s.reader()
-	if s.machine, err = reader.Read(ctx); err != nil {
-		return nil, err
+	if s.machine, err = s.reader().Read(ctx); err == nil && len(s.machine.GPUs) == 0 {
+		err = fmt.Errorf("the driver lists no GPU that can be used, and left out %v", s.machine.Faults)
 	}
-	if len(s.machine.GPUs) == 0 {
-		return nil, fmt.Errorf("the driver lists no GPU that can be used, and left out %v", s.machine.Faults)
-	}
-	s.found, err = s.modes(ctx, reader)
 	return s, err
-}
-
-// modes are those that the GPUs were found in, if one of them may be cut. They are on disk then: the archive's run has
-// written them down, or these tests do.
-func (s *session) modes(ctx context.Context, reader *gpunvml.Reader) (modes.Record, error) {
-	asked := os.Getenv("GPUSHARE_MAY_CHANGE_MIG")
-	if asked == "" {
-		return modes.Record{}, nil
-	}
-	found := modes.Read(ctx, s.options(), reader, s.machine)
-	if err := found.MayCut(asked, s.lib, s.machine); err != nil {
-		return found, err
-	}
-	found, err := found.WriteDown(os.Getenv(modesVariable))
-	if err != nil {
-		return found, fmt.Errorf("%s names the file: %w", modesVariable, err)
-	}
-	return found, nil
 }
 
 // tell adds a row to the report.
@@ -133,14 +109,6 @@ func (s *session) store() error {
 		return nil
 	}
 	return s.file.Store(s.told)
-}
-
-// rows is how many the report has.
-func (s *session) rows() (n int) {
-	for _, table := range s.told.Tables {
-		n += len(table.Rows)
-	}
-	return n
 }
 
 // options are where the driver is.

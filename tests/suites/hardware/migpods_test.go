@@ -6,23 +6,18 @@ package hardware
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/gpushare/dra-driver-gpushare/deployments/hardware/modes"
 	"github.com/gpushare/dra-driver-gpushare/deviceclasses"
 	"github.com/gpushare/dra-driver-gpushare/pkg/gpu"
 	"github.com/gpushare/dra-driver-gpushare/tests/harness"
@@ -30,100 +25,59 @@ import (
 
 // migGroups read how the GPUs could be cut into MIG instances, and cut the one that may be. That comes last, with none
 // of the driver's programs on the node while the mode is switched: whoever has a GPU open can keep it from changing.
-func migGroups(t *testing.T, label func(string)) []group {
+func migGroups(t *testing.T) []group {
 	t.Helper()
 	groups := []group{{name: "MIG, read only", trials: []trial{{name: "how the GPUs could be cut", run: migRead}}}}
 	all := here.machine.All()
-	at := slices.IndexFunc(all, func(g gpu.GPU) bool { return g.UUID == here.found.Cut })
+	at := slices.IndexFunc(all, func(g gpu.GPU) bool { return g.UUID == here.cut })
 	if at < 0 {
 		return groups
 	}
 	l := &lab{GPU: all[at], why: "MIG mode is not on", partitions: here.partitions()}
 	hide := here.Label(t, here.node, "type")
-	on, makeNone := []need{l.needsMode}, func() {}
-	small := func(run func(*step, string)) func(*step) {
-		return l.cleared(func(s *step) { run(s, l.small.Kind.Profile) })
-	}
+	on := []need{l.needsMode}
 	return append(groups, group{name: fmt.Sprintf("MIG GPU %d", l.Index), trials: []trial{
-		{name: "the driver lets go of the GPUs", run: func(s *step) { label("default"); withdraw(s, hide) }},
+		{name: "the driver lets go of the GPUs", run: func(s *step) { withdraw(s, hide) }},
 		{name: "the mode", run: l.switchOn},
-		{name: "profiles and placements with MIG on", needs: on, run: l.compareProfiles},
+		{name: "profiles and placements with MIG on", needs: on, run: l.tellProfiles},
 		{name: "an instance, made twice", needs: on, run: l.cleared(l.twice)},
 		{name: "instances of all profiles", needs: on, run: l.cleared(l.packed)},
 		{name: "the driver makes MIG instances for claims", needs: on, run: func(s *step) {
-			// Until all tests have ended, or the mode is put back.
-			makeNone = here.Set(t, "gpu-kubelet-plugin", map[string]string{"MIG_INSTANCES": "dynamic"})
+			// Until all tests have ended.
+			here.Set(t, "gpu-kubelet-plugin", map[string]string{"MIG_INSTANCES": "dynamic"})
 			hide("")
 			here.Plugin(s.T, here.node)
 		}},
-		{name: "the GPU's places are offered", needs: on, run: small(l.offered)},
-		{name: "pods with a MIG instance", needs: on, run: small(l.twoPods)},
-		{name: "memory of an instance that is made again", needs: on, run: small(l.memoryAgain)},
+		{name: "the GPU's places are offered", needs: on, run: l.cleared(l.offered)},
+		{name: "pods with a MIG instance", needs: on, run: l.cleared(l.twoPods)},
+		{name: "memory of an instance that is made again", needs: on, run: l.cleared(l.memoryAgain)},
 		{name: "an instance is destroyed under a CUDA program", needs: []need{l.needsMode, needsGPU},
-			run: small(l.destroyedInUse)},
-		{name: "gpu-kubelet-plugin is killed early on", needs: on, run: small(l.killed(someGI, noCI))},
-		{name: "gpu-kubelet-plugin is killed later", needs: on, run: small(l.killed(someCI, nothing))},
-		{name: "the MIG mode is put back", run: func(s *step) {
-			s.check("instances on the GPU, at the end", "0", fmt.Sprint(len(l.await(s, 0))), true)
-			withdraw(s, hide)
-			_, err := modes.PutBack(s.Context(), os.Getenv(modesVariable))
-			s.must(err)
-			makeNone()
-			hide("")
-			here.Plugin(s.T, here.node)
-		}},
+			run: l.cleared(l.destroyedInUse)},
+		{name: "gpu-kubelet-plugin is killed early on", needs: on, run: l.cleared(l.killed(someGI, noCI))},
+		{name: "gpu-kubelet-plugin is killed later", needs: on, run: l.cleared(l.killed(someCI, nothing))},
 	}})
 }
 
-// migRead tells how the GPUs could be cut, and each difference from the test double. It changes nothing, and works with
-// MIG off.
+// migRead tells how the GPUs could be cut. It changes nothing, and works with MIG off.
 func migRead(s *step) {
-	capable := false
 	for _, g := range here.machine.All() {
-		name := fmt.Sprintf("GPU %d: ", g.Index)
-		s.seen(name+"MIG mode", "", modes.Tell(g.MIG))
 		if !g.MIG.Capable {
 			continue
 		}
-		capable = true
-		s.seen(name+"MIG mode is switched without a reset (field 184)", "", field(s, g.UUID, fieldResetless))
-		s.seen(name+"MIG is told of in any mode (field 199)", "", field(s, g.UUID, fieldQueries))
 		profiles, err := here.partitions().Profiles(s.Context(), g.UUID)
 		if err != nil {
-			s.seen(name+"profiles", "", err.Error())
+			s.seen(fmt.Sprintf("GPU %d: profiles", g.Index), "", err.Error())
 		}
-		for _, c := range compareMIG(profiles) {
-			s.compare(name+c.what, c.double, c.driver)
+		for _, p := range profiles {
+			s.seen(fmt.Sprintf("GPU %d: profile %d", g.Index, p.Kind.ProfileID), "", describe(p))
 		}
 	}
-	if capable {
-		content, err := os.ReadFile(filepath.Join(here.root(), "proc/driver/nvidia-caps/mig-minors"))
-		s.compare("lines of mig-minors that only the kernel module has, and only the double", "0 and 0",
-			told(minors(string(content)), err))
-	}
-}
-
-// Fields of nvmlDeviceGetFieldValues that say how a GPU comes to be in MIG mode.
-const (
-	fieldResetless = 184 // NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED
-	fieldQueries   = 199 // NVML_FI_DEV_IS_MIG_MODE_INDEPENDENT_MIG_QUERY_CAPABLE
-)
-
-func field(s *step, uuid string, id uint32) string {
-	values := []nvml.FieldValue{{FieldId: id}}
-	ret := handle(s, uuid).GetFieldValues(values)
-	if ret == nvml.SUCCESS {
-		ret = nvml.Return(values[0].NvmlReturn)
-	}
-	if ret != nvml.SUCCESS {
-		return ret.Error()
-	}
-	return fmt.Sprint(binary.NativeEndian.Uint32(values[0].Value[:4]))
 }
 
 // withdraw takes the node's part of the driver away, by the label that its DaemonSets leave nodes out for.
 func withdraw(s *step, hide func(string)) {
 	s.Helper()
+	here.setMode("default")
 	hide("virtual-kubelet")
 	harness.Eventually(s.T, "the driver's pods to leave the node", func(ctx context.Context) error {
 		pods, err := here.Client.CoreV1().Pods(harness.PluginNamespace).List(ctx, metav1.ListOptions{
@@ -137,7 +91,7 @@ func withdraw(s *step, hide func(string)) {
 }
 
 // offered waits for the GPU's places, and for the class by which pods ask for them.
-func (l *lab) offered(s *step, profile string) {
+func (l *lab) offered(s *step) {
 	prefix := fmt.Sprintf("gpu-%d-mig-", l.Index)
 	here.Devices(s.T, here.node, "have the GPU's places", func(devices []resourceapi.Device) error {
 		if !slices.ContainsFunc(devices, func(d resourceapi.Device) bool { return strings.HasPrefix(d.Name, prefix) }) {
@@ -145,18 +99,23 @@ func (l *lab) offered(s *step, profile string) {
 		}
 		return nil
 	})
-	class := deviceclasses.ProfileClassName(profile)
-	harness.Eventually(s.T, "the DeviceClass "+class, func(ctx context.Context) error {
-		_, err := here.Client.ResourceV1().DeviceClasses().Get(ctx, class, metav1.GetOptions{})
-		return err
-	})
+	class := deviceclasses.ProfileClassName(l.small.Kind.Profile)
+	harness.Becomes(s.T, here.Client.ResourceV1().DeviceClasses(), class, "the DeviceClass "+class,
+		func(*resourceapi.DeviceClass) error { return nil })
 }
 
-// instance makes the template of a claim for an instance of the profile.
-func (s *step) instance(profile string) {
+// claiming is a pod with a claim for an instance of the smallest profile.
+func (l *lab) claiming(s *step, name string) pod {
 	s.Helper()
-	s.template("instance", harness.Exactly(&resourceapi.ExactDeviceRequest{
-		DeviceClassName: deviceclasses.ProfileClassName(profile)}))
+	s.template(name, harness.Exactly(&resourceapi.ExactDeviceRequest{
+		DeviceClassName: deviceclasses.ProfileClassName(l.small.Kind.Profile)}))
+	return pod{name: name, template: name}
+}
+
+// claims starts such a pod.
+func (l *lab) claims(s *step, name string) {
+	s.Helper()
+	s.start("pod with a claim for "+l.small.Kind.Profile, l.claiming(s, name))
 }
 
 // await waits until the GPU has so many instances, and no others.
@@ -173,11 +132,10 @@ func (l *lab) await(s *step, want int) (found []gpu.Instance) {
 }
 
 // twoPods has two pods on the GPU at once: one with a claim, one in the words of NVIDIA's device plugin.
-func (l *lab) twoPods(s *step, profile string) {
-	resource := deviceclasses.ProfileResource(profile)
-	s.instance(profile)
-	s.start(fmt.Sprintf("pods with a claim for %s and with %s: 1", profile, resource),
-		pod{name: "claim", template: "instance"}, pod{name: "limit", limits: []string{resource, "1"}})
+func (l *lab) twoPods(s *step) {
+	resource := deviceclasses.ProfileResource(l.small.Kind.Profile)
+	s.start(fmt.Sprintf("pods with a claim for %s and with %s: 1", l.small.Kind.Profile, resource),
+		l.claiming(s, "claim"), pod{name: "limit", limits: []string{resource, "1"}})
 	found := l.await(s, 2)
 	first, second := l.look(s, "claim", found), l.look(s, "limit", found)
 	s.check("UUIDs of the two", "different", first+", "+second, first != second)
@@ -234,24 +192,22 @@ func (l *lab) of(s *step, pod string, there []gpu.Instance) (found gpu.Instance)
 }
 
 // memoryAgain looks what is in memory of an instance that was destroyed and made again.
-func (l *lab) memoryAgain(s *step, profile string) {
+func (l *lab) memoryAgain(s *step) {
 	const mib = 2048
-	s.instance(profile)
-	s.start("pod with a claim for "+profile, pod{name: "first", template: "instance"})
+	l.claims(s, "first")
 	first := l.await(s, 1)[0].Place()
 	s.allocates("first", mib, granted)
 	s.ns.Delete(s.T, "first")
 	l.await(s, 0)
-	s.start("pod with a claim for "+profile, pod{name: "second", template: "instance"})
+	l.claims(s, "second")
 	second := l.await(s, 1)[0].Place()
 	s.seen(fmt.Sprintf("%d MiB that the pod before had filled, on %s and %s", mib, first, second), "0 bytes are not zero",
 		s.cuda("second", "leftover", fmt.Sprint(mib)))
 }
 
 // destroyedInUse asks for what must be refused: a program uses the instance.
-func (l *lab) destroyedInUse(s *step, profile string) {
-	s.instance(profile)
-	s.start("pod with a claim for "+profile, pod{name: "busy", template: "instance"})
+func (l *lab) destroyedInUse(s *step) {
+	l.claims(s, "busy")
 	found := l.await(s, 1)
 	// From when it is ready it has a context on the instance.
 	s.running("busy", "spin", "10").goOn()
@@ -275,11 +231,11 @@ var (
 
 // killed kills the plugin while it makes an instance, and again while it destroys it. In the end the pod runs and has
 // the only instance, and then nothing is left.
-func (l *lab) killed(making, destroying moment) func(*step, string) {
-	return func(s *step, profile string) {
-		s.instance(profile)
+func (l *lab) killed(making, destroying moment) func(*step) {
+	return func(s *step) {
+		claiming := l.claiming(s, "killed")
 		s.clock()
-		l.killWhen(s, making, func() { s.create(pod{name: "killed", template: "instance"}) })
+		l.killWhen(s, making, func() { s.create(claiming) })
 		s.ns.WaitRunning(s.T, "killed")
 		found := l.await(s, 1)
 		l.of(s, "killed", found)

@@ -4,13 +4,13 @@
 
 package hardware
 
-// groups are all that is tried on a node, but for MIG. label sets the node's mode.
-func groups(label func(string)) []group {
+// groups are all that is tried on a node, but for MIG.
+func groups() []group {
 	return []group{
 		{name: "GPUs", trials: []trial{
 			{name: "the machine", run: facts},
 			{name: "the GPUs, as nvidia-smi tells of them", run: sameAsSMI, needs: []need{needsGPU, needsSMI}},
-			{name: "the links, as nvidia-smi tells of them", run: sameLinks, needs: []need{needsGPU, needsSMI}},
+			{name: "the links, as nvidia-smi tells of them", run: linksRead, needs: []need{needsGPU, needsSMI, needsTwoGPUs}},
 			{name: "the GPUs, read again", run: readAgain},
 		}},
 		{name: "exclusive", label: "default", trials: []trial{
@@ -41,10 +41,10 @@ func groups(label func(string)) []group {
 			{name: "no program is beside MPS", run: nobodyBeside, needs: []need{needsEnforced}},
 			{name: "no program has more than the largest share", run: largestShare},
 			{name: "no program starts without daemon and server", run: nothingWithoutServer, needs: []need{needsEnforced}},
-			{name: "the compute mode is put back", run: computeModePutBack(label), needs: []need{needsEnforced}},
+			{name: "the compute mode is put back", run: computeModePutBack, needs: []need{needsEnforced}},
 		}},
 		{name: memoryLimits, label: "share", needs: []need{needsLimits}, trials: []trial{
-			{name: "the questions about memory limits by control group", run: askAll},
+			{name: "questions that only a driver with memory limits answers", run: askAll},
 		}},
 		{name: memoryLimits + ", under MPS", label: "mps", needs: []need{needsLimits, needsMPS}, trials: []trial{
 			{name: "a client of MPS v2 holds 1000 MiB: who is charged", run: whoPays},
@@ -62,7 +62,7 @@ func groups(label func(string)) []group {
 			{name: "a pod that asks for aliyun.com/gpu-mem", run: legacyMemory},
 		}},
 		{name: "mode switch", label: "share", needs: []need{needsMPS}, trials: []trial{
-			{name: "from share to mps, under load", run: switchUnderLoad(label)},
+			{name: "from share to mps, under load", run: switchUnderLoad},
 		}},
 		{name: "topology", label: "topology", needs: []need{needsTwoGPUs}, trials: []trial{
 			{name: "a pod has two linked GPUs", run: linkedGPUs},

@@ -219,23 +219,21 @@ func nothingWithoutServer(s *step) {
 }
 
 // computeModePutBack takes the node out of mode mps.
-func computeModePutBack(label func(string)) func(*step) {
-	return func(s *step) {
-		found, changed, err := here.mps().FoundMode(here.gpu().UUID)
-		if err != nil || !changed {
-			s.Fatalf("the supervisor has not written down which compute mode it found: %v", err)
-		}
-		label("default")
-		s.awaitMode("default")
-		s.clock()
-		device := s.device()
-		harness.Eventually(s.T, "the compute mode to be put back", func(ctx context.Context) error {
-			now, err := device.ComputeMode(ctx)
-			if err == nil && now != found {
-				err = fmt.Errorf("it is %s, and was %s", now, found)
-			}
-			return err
-		})
-		s.came("compute mode, when the node has left mode mps", found.String())
+func computeModePutBack(s *step) {
+	found, changed, err := here.mps().FoundMode(here.gpu().UUID)
+	if err != nil || !changed {
+		s.Fatalf("the supervisor has not written down which compute mode it found: %v", err)
 	}
+	here.setMode("default")
+	s.awaitMode("default")
+	s.clock()
+	device := s.device()
+	harness.Eventually(s.T, "the compute mode to be put back", func(ctx context.Context) error {
+		now, err := device.ComputeMode(ctx)
+		if err == nil && now != found {
+			err = fmt.Errorf("it is %s, and was %s", now, found)
+		}
+		return err
+	})
+	s.came("compute mode, when the node has left mode mps", found.String())
 }

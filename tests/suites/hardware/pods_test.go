@@ -32,7 +32,7 @@ type pod struct {
 	// uid is the user of its containers; 0 is root.
 	uid int64
 	// more is a second container, "second".
-	more, privileged bool
+	more bool
 	// enforced has the stand-in for CUDA obey the compute mode of a simulated GPU.
 	enforced bool
 }
@@ -43,9 +43,8 @@ func (p pod) object() *corev1.Pod {
 	c := &o.Spec.Containers[0]
 	c.Image, c.ImagePullPolicy = here.image, corev1.PullIfNotPresent
 	c.Env = []corev1.EnvVar{{Name: "CUDAPROBE_LIBRARY", Value: here.driver.CUDA}}
-	c.SecurityContext = &corev1.SecurityContext{Privileged: &p.privileged}
 	if p.uid != 0 {
-		c.SecurityContext.RunAsUser, c.SecurityContext.RunAsGroup = &p.uid, &p.uid
+		c.SecurityContext = &corev1.SecurityContext{RunAsUser: &p.uid, RunAsGroup: &p.uid}
 	}
 	if p.enforced && here.simulated != "" {
 		const dir = "/simulated-state"

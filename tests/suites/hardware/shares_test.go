@@ -87,27 +87,25 @@ func modeByClaim(s *step) {
 }
 
 // switchUnderLoad changes the node's mode while a program uses a share.
-func switchUnderLoad(label func(string)) func(*step) {
-	return func(s *step) {
-		s.template("mps", share("mps", 2, 0))
-		s.shared("pod in mode share", "share", 2, 0, pod{name: "early"})
-		busy := s.running("early", "spin", "10")
-		busy.goOn()
-		s.clock()
-		label("mps")
-		here.WaitNodeEvent(s.T, here.node, s.began, v1alpha1.ReasonModeSwitchWaiting, "early")
-		s.came("an Event of the node names the pod that it waits for", v1alpha1.ReasonModeSwitchWaiting)
-		s.create(pod{name: "late", template: "mps"})
-		answer, err := busy.line()
-		s.must(err)
-		v := s.view(answer)
-		s.check("the program that was running", "runs on", v.String(), v.rate > 0)
-		s.clock()
-		s.ns.Delete(s.T, "early")
-		s.ns.WaitRunning(s.T, "late")
-		s.came("pod of mode mps, when the first has ended", "Running")
-		s.isLimited("late", 2)
-	}
+func switchUnderLoad(s *step) {
+	s.template("mps", share("mps", 2, 0))
+	s.shared("pod in mode share", "share", 2, 0, pod{name: "early"})
+	busy := s.running("early", "spin", "10")
+	busy.goOn()
+	s.clock()
+	here.setMode("mps")
+	here.WaitNodeEvent(s.T, here.node, s.began, v1alpha1.ReasonModeSwitchWaiting, "early")
+	s.came("an Event of the node names the pod that it waits for", v1alpha1.ReasonModeSwitchWaiting)
+	s.create(pod{name: "late", template: "mps"})
+	answer, err := busy.line()
+	s.must(err)
+	v := s.view(answer)
+	s.check("the program that was running", "runs on", v.String(), v.rate > 0)
+	s.clock()
+	s.ns.Delete(s.T, "early")
+	s.ns.WaitRunning(s.T, "late")
+	s.came("pod of mode mps, when the first has ended", "Running")
+	s.isLimited("late", 2)
 }
 
 // limitedUnits leave room for half of them beside a CUDA context.

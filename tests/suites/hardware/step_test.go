@@ -31,6 +31,8 @@ type step struct {
 	mode string
 	// began is when what the next check is about began, if it is to tell how long that took.
 	began time.Time
+	// rows is how many it has so far.
+	rows int
 }
 
 // row tells what was observed and, where it is something else, what was wanted.
@@ -46,6 +48,7 @@ func (s *step) row(what, want, observed string, result report.Result) {
 	if result == report.Failed {
 		s.Errorf("%s: %s", what, observed)
 	}
+	s.rows++
 	s.must(here.tell(s.mode, row))
 }
 
@@ -73,15 +76,6 @@ func (s *step) came(what, is string) {
 func (s *step) seen(what, expected, observed string) {
 	s.Helper()
 	s.row(what, expected, observed, report.Seen)
-}
-
-// compare is a row of what is documented or assumed: it is right, or worth to know.
-func (s *step) compare(what, expected, observed string) {
-	if expected == observed {
-		s.came(what, observed)
-	} else {
-		s.seen(what, expected, observed)
-	}
 }
 
 // clock has the next check tell how long it took.
@@ -152,48 +146,42 @@ func skipWithout(t *testing.T, mode, what string, needs []need) {
 	}
 }
 
-// try tries one thing, and reports whether it has not failed.
+// try tries one thing, and reports whether it has not failed. It has a row of what has none, and of what failed beside
+// its checks.
 func try(t *testing.T, mode string, one trial) bool {
 	return t.Run(one.name, func(t *testing.T) {
 		skipWithout(t, mode, one.name, one.needs)
-		t.Cleanup(here.begin(t, mode, one.name))
-		one.run(&step{T: t, ns: here.Namespace(t), mode: mode})
+		fmt.Fprintf(os.Stderr, "  %s: %s\n", mode, one.name)
+		began, failed := time.Now(), here.told.Count(report.Failed)
+		here.told.Trying = mode + ": " + one.name
+		expect.NoError(t, here.store())
+		s := &step{T: t, mode: mode}
+		t.Cleanup(func() {
+			here.told.Trying = ""
+			row := report.Row{What: one.name, Result: report.Passed, Took: time.Since(began)}
+			if t.Failed() {
+				fmt.Fprintln(os.Stderr, "    FAILED")
+				row.Observed, row.Result = "see Failures", report.Failed
+			}
+			if s.rows == 0 || t.Failed() && here.told.Count(report.Failed) == failed {
+				here.told.Add(mode, row)
+			}
+			expect.NoError(t, here.store())
+		})
+		s.ns = here.Namespace(t)
+		one.run(s)
 	})
-}
-
-// begin notes what is tried, and returns what is called when that has ended: it has a row of what has none, and of what
-// failed beside its checks.
-func (s *session) begin(t *testing.T, mode, what string) (end func()) {
-	fmt.Fprintf(os.Stderr, "  %s: %s\n", mode, what)
-	began, failed, rows := time.Now(), s.told.Count(report.Failed), s.rows()
-	s.told.Trying = mode + ": " + what
-	expect.NoError(t, s.store())
-	return func() {
-		if t.Failed() {
-			fmt.Fprintln(os.Stderr, "    FAILED")
-		}
-		s.told.Trying = ""
-		row := report.Row{What: what, Result: report.Passed, Took: time.Since(began)}
-		switch {
-		case t.Failed() && s.told.Count(report.Failed) == failed:
-			row.Observed, row.Result = "see Failures", report.Failed
-			s.told.Add(mode, row)
-		case !t.Failed() && s.rows() == rows:
-			s.told.Add(mode, row)
-		}
-		expect.NoError(t, s.store())
-	}
 }
 
 // TestHardware tries one mode after the other. What matters most comes first, should the time not be enough. Neither a
 // trial that fails nor one that hangs is the end of the others.
 func TestHardware(t *testing.T) {
-	label := here.Label(t, here.node, ack.NodeLabelSchedule)
-	for _, g := range append(groups(label), migGroups(t, label)...) {
+	here.setMode = here.Label(t, here.node, ack.NodeLabelSchedule)
+	for _, g := range append(groups(), migGroups(t)...) {
 		t.Run(g.name, func(t *testing.T) {
 			skipWithout(t, g.name, g.name, g.needs)
 			changed := g.label == "" || try(t, g.name, trial{name: "the node changes to this mode", run: func(s *step) {
-				label(g.label)
+				here.setMode(g.label)
 				s.awaitMode(g.label)
 			}})
 			for _, one := range g.trials {
