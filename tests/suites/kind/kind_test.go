@@ -241,3 +241,25 @@ func TestFailedStep(t *testing.T) {
 		}
 	}
 }
+
+// A container engine has of the checkout what the Dockerfile copies, and no more.
+func TestDockerfileCopiesWhatIsBuilt(t *testing.T) {
+	const module = "github.com/gpushare/dra-driver-gpushare/"
+	dockerfile, err := os.ReadFile(filepath.Join(checkout, "tests/standins/image/Dockerfile"))
+	expect.NoError(t, err)
+	var copied []string
+	for line := range strings.Lines(string(dockerfile)) {
+		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "COPY" {
+			copied = append(copied, fields[1]+"/")
+		}
+	}
+	packages, err := exec.CommandContext(t.Context(), "go", "list", "-C", checkout, "-deps",
+		"./tests/standins/sim/simnode", "./tests/standins/mps").Output()
+	expect.NoError(t, err)
+	for _, path := range strings.Fields(string(packages)) {
+		dir, ours := strings.CutPrefix(path, module)
+		if ours && !slices.ContainsFunc(copied, func(top string) bool { return strings.HasPrefix(dir+"/", top) }) {
+			t.Errorf("the Dockerfile copies %q, and the programs need %s", copied, dir)
+		}
+	}
+}
