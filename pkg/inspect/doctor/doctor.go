@@ -7,6 +7,7 @@ package doctor
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -144,15 +145,16 @@ func Examine(s *Snapshot) *Report {
 // unread says what the user may not read, or the API server does not know.
 func unread(s *Snapshot) []Finding {
 	var out []Finding
-	for _, what := range s.Unread {
-		out = append(out, Finding{Level: Warning, Object: what,
-			Text: "you may not list " + what + ": what depends on them was not checked",
-			Do:   "run it as an administrator, or ask for a ClusterRole with list on " + what})
+	if len(s.Unread) > 0 {
+		out = append(out, Finding{Level: Warning,
+			Text: "you may not list " + strings.Join(s.Unread, ", ") + ": what depends on them was not checked",
+			Do:   "run it as an administrator, or ask for the ClusterRole of docs/inspect.md#permissions"})
 	}
-	for _, what := range s.Unserved {
-		out = append(out, Finding{Level: Warning, Object: what,
-			Text: "this Kubernetes does not serve " + what + ": what depends on them was not checked",
-			Do:   "update Kubernetes: docs/install.md says which versions the driver works on"})
+	if len(s.Unserved) > 0 {
+		out = append(out, Finding{Level: Warning,
+			Text: "this Kubernetes does not serve " + strings.Join(s.Unserved, ", ") +
+				": what depends on them was not checked",
+			Do: "update Kubernetes: docs/install.md says which versions the driver works on"})
 	}
 	return out
 }

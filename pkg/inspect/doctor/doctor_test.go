@@ -84,6 +84,12 @@ func driverUnavailable(node string) corev1.Event {
 		Reason: v1alpha1.ReasonDriverUnavailable}
 }
 
+// invalidPlacement is what a node's plugin says of a label.
+func invalidPlacement(node string) corev1.Event {
+	return saidOf(node, v1alpha1.ReasonInvalidLabel, `node label ack.node.gpu.placement="sprad" is not a known value: `+
+		"use binpack or spread; shares are placed by binpack", time.Minute)
+}
+
 // saidOf is a Warning of the plugin, from so long ago.
 func saidOf(node, reason, message string, ago time.Duration) corev1.Event {
 	e := driverUnavailable(node)
@@ -218,9 +224,9 @@ func TestFindings(t *testing.T) {
 		want   string
 	}{
 		"a list that may not be read": {func(s *doctor.Snapshot) { s.Unread, s.Nodes = []string{"nodes"}, nil },
-			"warning rights nodes: you may not list nodes: what depends on them was not checked"},
+			"warning rights : you may not list nodes: what depends on them was not checked"},
 		"a list that is not served": {func(s *doctor.Snapshot) { s.Unserved, s.Nodes = []string{"nodes"}, nil },
-			"warning rights nodes: this Kubernetes does not serve nodes: what depends on them was not checked"},
+			"warning rights : this Kubernetes does not serve nodes: what depends on them was not checked"},
 		"an old Kubernetes": {func(s *doctor.Snapshot) { s.ServerVersion = "v1.34.4" },
 			"error kubernetes : the API server is Kubernetes v1.34.4: shares"},
 		"a plugin that is not ready": {func(s *doctor.Snapshot) {
@@ -231,6 +237,21 @@ func TestFindings(t *testing.T) {
 			s.Slices = s.Slices[:1]
 		}, "error pods daemonset/gpu-kubelet-plugin -n gpu: 1 of 2 pods are ready: pod gpu-kubelet-plugin-n2 on node n2 is " +
 			"in ImagePullBackOff"},
+		"a plugin whose pods are refused": {func(s *doctor.Snapshot) {
+			s.DaemonSets[0].Status.NumberReady = 0
+			s.Pods, s.Slices = s.Pods[2:], nil
+		}, "error pods daemonset/gpu-kubelet-plugin -n gpu: 0 of 2 pods are ready: 2 are not created"},
+		"a controller whose pods are refused": {func(s *doctor.Snapshot) {
+			s.Deployments[0].Status = appsv1.DeploymentStatus{Conditions: []appsv1.DeploymentCondition{{
+				Type: appsv1.DeploymentReplicaFailure, Status: corev1.ConditionTrue, Message: "pods is forbidden: exceeded quota"}}}
+			s.Pods = slices.Delete(s.Pods, 2, 3)
+		}, "error pods deployment/gpu-compat-controller -n gpu: no pod of it is ready: legacy pods are not converted, and " +
+			"nobody says why pods wait: 1 is not created: pods is forbidden: exceeded quota"},
+		"a driver that is installed twice": {func(s *doctor.Snapshot) {
+			again := s.DaemonSets[0].DeepCopy()
+			again.Namespace = "kube-system"
+			s.DaemonSets = append(s.DaemonSets, again)
+		}, "error pods : gpu-kubelet-plugin is installed in the namespaces gpu, kube-system"},
 		"no controller that is ready": {func(s *doctor.Snapshot) { s.Deployments[0].Status.ReadyReplicas = 0 },
 			"error pods deployment/gpu-compat-controller -n gpu: no pod of it is ready"},
 		"a leader that is not ready": {func(s *doctor.Snapshot) { unreadyLeader(s, now.Add(-time.Hour)) },
@@ -279,6 +300,10 @@ func TestFindings(t *testing.T) {
 		}, "warning modes node/n1: it has the label ack.node.gpu.schedule=mps, offers share, and takes no new claims"},
 		"a label that nobody knows": {func(s *doctor.Snapshot) { s.Nodes[0].Labels["ack.node.gpu.schedule"] = "shared" },
 			`error modes node/n1: node label ack.node.gpu.schedule="shared" is not a known value`},
+		"a placement that nobody knows": {func(s *doctor.Snapshot) {
+			s.Nodes[0].Labels["ack.node.gpu.placement"] = "sprad"
+			s.NodeEvents = []corev1.Event{invalidPlacement("n1")}
+		}, `warning modes node/n1: node label ack.node.gpu.placement="sprad" is not a known value`},
 		"a disabled node that offers GPUs": {func(s *doctor.Snapshot) { s.Nodes[0].Labels[labelMode] = "disabled" },
 			"error modes node/n1: it has the label ack.node.gpu.schedule=disabled and offers share"},
 		"a disabled node that waits": {func(s *doctor.Snapshot) {

@@ -122,6 +122,7 @@ func because(e *corev1.Event) string {
 // modes compares what nodes are labelled with what they offer.
 func modes(s *Snapshot) []Finding {
 	published := devices.Published(s.Slices)
+	ignored := s.told(func(reason string) bool { return reason == v1alpha1.ReasonInvalidLabel })
 	var out []Finding
 	for _, node := range s.Nodes {
 		offered := published[node.Name]
@@ -137,6 +138,9 @@ func modes(s *Snapshot) []Finding {
 			add(Error, err.Error()+": the node keeps its mode", "kubectl label --overwrite node "+node.Name+" "+
 				ack.NodeLabelSchedule+"=MODE")
 			continue
+		}
+		if said := ignored[node.Name]; said != nil && isAbout(said.Message, node.Labels) {
+			add(Warning, said.Message, "correct the label, or remove it: docs/modes.md")
 		}
 		if !labelled {
 			continue // what a node without the label offers is what it offered before
@@ -167,6 +171,18 @@ func modes(s *Snapshot) []Finding {
 		}
 	}
 	return out
+}
+
+// isAbout reports whether a message is about one of the labels as it is now.
+func isAbout(message string, labels map[string]string) bool {
+	for key, value := range labels {
+		for _, written := range []string{"=" + value, fmt.Sprintf("=%q", value), fmt.Sprintf(": %q", value)} {
+			if strings.Contains(message, "label "+key+written+" ") {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func isTaint(key string) func(resourceapi.DeviceTaint) bool {

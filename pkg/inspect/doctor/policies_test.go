@@ -48,8 +48,7 @@ func TestPrint(t *testing.T) {
 	data, err := json.MarshalIndent(r, "", "  ")
 	expect.NoError(t, err)
 	expect.Says(t, text.String(), "ERROR   the API server is Kubernetes v1.34.0",
-		"WARNING events: you may not list "+
-			"events", "        do: run it as an administrator",
+		"WARNING you may not list events", "        do: run it as an administrator",
 		"checks: 1 errors, 1 warnings, 0 notes")
 	expect.Says(t, string(data), `"level": "error"`, `"check": "kubernetes"`, `"do": "`)
 }

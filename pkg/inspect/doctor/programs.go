@@ -56,17 +56,30 @@ func granular(s *Snapshot) []Finding {
 func pods(s *Snapshot) []Finding {
 	var out []Finding
 	there := map[string]bool{}
+	plugins := map[string]bool{}
 	for _, d := range s.DaemonSets {
 		component := d.Labels[labelComponent]
 		if component != plugin && component != supervisor {
 			continue
 		}
 		there[component] = true
+		plugins[d.Namespace] = plugins[d.Namespace] || component == plugin
 		if wanted, ready := d.Status.DesiredNumberScheduled, d.Status.NumberReady; ready < wanted {
-			out = append(out, Finding{Level: Error, Object: "daemonset/" + d.Name + " -n " + d.Namespace,
+			f := Finding{Level: Error, Object: "daemonset/" + d.Name + " -n " + d.Namespace,
 				Text: fmt.Sprintf("%d of %d pods are ready%s", ready, wanted, s.unready(d.Namespace, component)),
-				Do:   fmt.Sprintf("kubectl -n %s describe pods -l %s=%s", d.Namespace, labelComponent, component)})
+				Do:   fmt.Sprintf("kubectl -n %s describe pods -l %s=%s", d.Namespace, labelComponent, component)}
+			if refused := s.refused(d.Namespace, component, wanted); refused != "" {
+				f.Text += refused
+				f.Do = fmt.Sprintf("kubectl -n %s describe daemonset %s: its Events say why", d.Namespace, d.Name) + whyRefused
+			}
+			out = append(out, f)
 		}
+	}
+	if in := slices.Sorted(maps.Keys(plugins)); len(in) > 1 {
+		out = append(out, Finding{Level: Error,
+			Text: plugin + " is installed in the namespaces " + strings.Join(in, ", ") +
+				": they serve the same nodes, and only the accounts of one have the rights",
+			Do: "remove all installations but one: docs/install.md"})
 	}
 	for _, d := range s.Deployments {
 		if d.Labels[labelComponent] != controller {
@@ -79,6 +92,11 @@ func pods(s *Snapshot) []Finding {
 		case ready == 0:
 			f.Text = "no pod of it is ready: legacy pods are not converted, and nobody says why pods wait" +
 				s.unready(d.Namespace, controller)
+			if refused := s.refused(d.Namespace, controller, wanted); refused != "" {
+				f.Text += refused + replicaFailure(d)
+				f.Do = fmt.Sprintf("kubectl -n %s describe replicasets -l %s=%s: their Events say why", d.Namespace, labelComponent,
+					controller) + whyRefused
+			}
 			out = append(out, f)
 		case ready < wanted && !s.settles(d):
 			// The one that leads may be the one that is not ready.
@@ -99,6 +117,37 @@ func pods(s *Snapshot) []Finding {
 	}
 	slices.SortFunc(out, func(a, b Finding) int { return strings.Compare(a.Object+a.Text, b.Object+b.Text) })
 	return out
+}
+
+// whyRefused is what mostly keeps pods of the driver from being created.
+const whyRefused = ", such as Pod Security or a quota: docs/install.md#special-cases"
+
+// refused says how many pods of a program are not there; empty where none is missing, or that is not known.
+func (s *Snapshot) refused(namespace, component string, wanted int32) string {
+	var there int32
+	for _, pod := range s.of(component) {
+		if pod.Namespace == namespace {
+			there++
+		}
+	}
+	switch missing := wanted - there; {
+	case missing <= 0 || s.cannotRead("pods"):
+		return ""
+	case missing == 1:
+		return ": 1 is not created"
+	default:
+		return fmt.Sprintf(": %d are not created", missing)
+	}
+}
+
+// replicaFailure is why a Deployment's pods could not be created, behind what follows from it.
+func replicaFailure(d *appsv1.Deployment) string {
+	for _, c := range d.Status.Conditions {
+		if c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue {
+			return ": " + c.Message
+		}
+	}
+	return ""
 }
 
 // of are the pods of one of the driver's programs that have not ended. Any tenant can give a pod

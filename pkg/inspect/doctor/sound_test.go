@@ -129,6 +129,10 @@ func TestSound(t *testing.T) {
 			s.NodeEvents = []corev1.Event{saidOf("n1", v1alpha1.ReasonLeftOut, "Not offered: GPU 0 (GPU-0): Lost: gone",
 				time.Minute)}
 		}, ""},
+		"a label that was corrected": {func(s *doctor.Snapshot) {
+			s.Nodes[0].Labels["ack.node.gpu.placement"] = "spread"
+			s.NodeEvents = []corev1.Event{invalidPlacement("n1")}
+		}, ""},
 		"a controller that has just come":   {func(s *doctor.Snapshot) { unreadyLeader(s, now.Add(-time.Second)) }, ""},
 		"MIG instances and whole GPUs":      {cut("mig", mode.Exclusive), ""},
 		"MIG instances on a node of shares": {cut("share", mode.Share), ""},
