@@ -5,6 +5,7 @@
 package stockallocator
 
 import (
+	"errors"
 	"fmt"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -65,6 +66,9 @@ func Hold(state *structured.AllocatedState, results []resourceapi.DeviceRequestA
 	}
 }
 
+// ErrNoClass is in the error of Get, and so in the allocator's, where a class is missing.
+var ErrNoClass = errors.New("does not exist")
+
 // Classes are the DeviceClasses as the allocator asks for them.
 type Classes []*resourceapi.DeviceClass
 
@@ -78,5 +82,5 @@ func (c Classes) Get(name string) (*resourceapi.DeviceClass, error) {
 			return class, nil
 		}
 	}
-	return nil, fmt.Errorf("DeviceClass %s does not exist", name)
+	return nil, fmt.Errorf("DeviceClass %s %w", name, ErrNoClass)
 }

@@ -14,6 +14,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/dynamic-resource-allocation/structured"
+
+	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 )
 
 // Room is where a pod finds devices now.
@@ -31,6 +33,9 @@ type Room struct {
 // ErrUsers is the Room.Refused of a pod one of whose claims takes no more users.
 var ErrUsers = fmt.Errorf("%d users, as many as Kubernetes lets a claim have: it takes another when one of them is "+
 	"gone", resourceapi.ResourceClaimReservedForMaxSize)
+
+// ErrNoClass is in the Room.Refused of a pod that asks for devices of a class that is missing.
+var ErrNoClass = stockallocator.ErrNoClass
 
 // usersFull is an ErrUsers if the pod cannot become a user of one of the claims. The scheduler finds that out when it
 // has chosen a node.

@@ -5,6 +5,7 @@ package why
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -58,8 +59,12 @@ func (a *Answer) room(ctx context.Context, in Input, pod *corev1.Pod, claims []*
 	return room, nil
 }
 
-// nodes lists the nodes that offer GPUs or have room, the nearest first.
+// nodes lists the nodes that offer GPUs or have room, the nearest first; none where a DeviceClass is missing, which no
+// node makes up for.
 func (a *Answer) nodes(room scheduling.Room) {
+	if errors.Is(room.Refused, scheduling.ErrNoClass) {
+		return
+	}
 	var shown []scheduling.NodeRoom
 	for _, n := range room.Nodes {
 		if a.GPUs += n.GPUs; n.GPUs > 0 || n.Open() {

@@ -192,8 +192,8 @@ func TestAnswers(t *testing.T) {
 			"team-b/whole"}, nil},
 		"a class that is not there": {func(in *why.Input) {
 			waiting(in, asking("team-a", "c", "exclusive.tesla-t5.gpu.aliyun.com", ""))
-		}, []string{"DeviceClass exclusive.tesla-t5.gpu.aliyun.com does not exist", "n2    2     "},
-			[]string{"it has room", "asking for"}},
+		}, []string{"DeviceClass exclusive.tesla-t5.gpu.aliyun.com does not exist"},
+			[]string{"Looked at", "asking for"}},
 		"a claim of a class that is not there": {func(in *why.Input) {
 			in.Claim = asking("team-a", "c", "exclusive.tesla-t5.gpu.aliyun.com", "")
 		}, []string{"no pod waits for it", ". The scheduler would give up: ", "tesla-t5.gpu.aliyun.com does not exist"},

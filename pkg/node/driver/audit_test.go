@@ -50,7 +50,7 @@ import (
 // agentWithClaims is an agent with so many prepared claims, "c0", "c1" …, of pods "p0", "p1" …
 func agentWithClaims(tb testing.TB, count int) (*agent, *state.Store) {
 	tb.Helper()
-	store, err := state.Open(tb.TempDir())
+	store, err := state.Open(tb.TempDir(), "n1")
 	expect.NoError(tb, err)
 	for i := range count {
 		err := store.Put(state.Record{Phase: state.Prepared, UID: types.UID(fmt.Sprint("uid", i)), Namespace: "team",

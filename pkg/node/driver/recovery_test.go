@@ -30,7 +30,7 @@ import (
 func TestClaimThatTheInstanceBeforePreparedLate(t *testing.T) {
 	stateDir, specDir := t.TempDir(), cdi.Dir(t.TempDir())
 	instance := func(name string) *prepare.Preparer {
-		store, err := state.Open(stateDir)
+		store, err := state.Open(stateDir, "n1")
 		expect.NoError(t, err)
 		expect.NoError(t, store.SetComplete())
 		p := prepare.New(prepare.Options{Pool: "n1/gpu", Store: preparetest.Store{Store: store}, Specs: specDir,
@@ -78,7 +78,7 @@ func (r *recoveries) Clear(string) {
 // What the kernel can limit on GPUs is known before claims are prepared on them, and before anybody is told that they
 // are known. A claim that waits for the GPUs to be read again holds nobody up.
 func TestGPUsAreInForceWhenTheirLimitsAreKnown(t *testing.T) {
-	store, err := state.Open(t.TempDir())
+	store, err := state.Open(t.TempDir(), "n1")
 	expect.NoError(t, err)
 	a := &agent{recoverAgain: make(chan struct{}, 1), events: &recoveries{},
 		publisher: publish.New(publish.Options{Clock: clock.RealClock{}}),

@@ -144,7 +144,7 @@ func Run(ctx context.Context, cfg Config) error {
 		inUse:        seen.NewSince[types.UID](clock.RealClock{}),
 		registration: newRegistration(clock.RealClock{}), fail: cancel, rescan: make(chan struct{}, 1),
 		recoverAgain: make(chan struct{}, 1)}
-	if a.state, err = state.Open(cfg.PluginDir); err != nil {
+	if a.state, err = state.Open(cfg.PluginDir, cfg.NodeName); err != nil {
 		return err
 	}
 	last, _, _ := a.state.Node() // the publisher says what is wrong with it

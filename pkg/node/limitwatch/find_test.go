@@ -101,7 +101,7 @@ func preparerOn(t *testing.T, store *state.Store, dir cdi.Dir, l *Watch, m *gpu.
 // again as soon as that is known.
 func TestSpecsAfterALookThatFailed(t *testing.T) {
 	m := &gpu.Machine{GPUs: []gpu.GPU{{UUID: "GPU-0", MemoryMiB: 16130}}}
-	store, err := state.Open(t.TempDir())
+	store, err := state.Open(t.TempDir(), "n1")
 	expect.NoError(t, err)
 	g := claim.Grant{Request: "r", Device: "gpu-0-cgpu", Mode: mode.CGPU, Units: 3, Config: v1alpha1.Default(),
 		GPU: claim.GPU{UUID: "GPU-0", MemoryMiB: 16130}, Isolation: mode.IsolationKernel, KernelMemory: true, ShareID: "s1"}

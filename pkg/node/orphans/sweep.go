@@ -181,7 +181,8 @@ func (s *Sweeper) sweep(ctx context.Context, of func(state.Record) bool) (again 
 
 // look says what there is to know of a record's claim if it is an orphan, nil if it is none; before
 // is what the last look has said. An orphan that was not prepared in this boot of the node is
-// unprepared at once: its containers are gone.
+// unprepared at once: its containers are gone. So is one that another node prepared, of which this node's disk is a
+// copy.
 func (s *Sweeper) look(ctx context.Context, r state.Record, before *orphaned) (*orphaned, error) {
 	c, err := s.claim(ctx, r)
 	if err != nil {
@@ -189,7 +190,7 @@ func (s *Sweeper) look(ctx context.Context, r state.Record, before *orphaned) (*
 	}
 	// What uses the claim uses what it held before, too.
 	r, ofAnother, unnoted := s.options.Claims.EnterUsers(ctx, r, c)
-	if c != nil && c.UID == r.UID && prepare.SameAllocation(r, c) {
+	if c != nil && c.UID == r.UID && prepare.SameAllocation(r, c) && s.options.Claims.IsOwn(r) {
 		return nil, unnoted
 	}
 	now := &orphaned{since: s.options.Clock.Now()}

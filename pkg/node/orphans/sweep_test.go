@@ -32,8 +32,10 @@ type sweeps struct {
 	*prepare.Preparer
 	*Sweeper
 	stateDir, cdiDir string
-	api              preparetest.Cluster
-	clock            *testingclock.FakeClock
+	// nodeName is that of the node, whose disk it may be.
+	nodeName string
+	api      preparetest.Cluster
+	clock    *testingclock.FakeClock
 	// running are the pods that have processes; unknown says why that is not known. users are
 	// those that use a claim, by its name.
 	running map[types.UID]bool
@@ -59,7 +61,7 @@ func (s *sweeps) takes(t *testing.T, claims ...*resourceapi.ResourceClaim) {
 
 func newSweeps(t *testing.T) *sweeps {
 	t.Helper()
-	s := &sweeps{stateDir: filepath.Join(t.TempDir(), "claims"), cdiDir: t.TempDir(),
+	s := &sweeps{stateDir: filepath.Join(t.TempDir(), "claims"), cdiDir: t.TempDir(), nodeName: "n1",
 		clock:   testingclock.NewFakeClock(time.Unix(0, 0)),
 		running: map[types.UID]bool{}}
 	store := s.start(t, "boot-1")
@@ -70,14 +72,14 @@ func newSweeps(t *testing.T) *sweeps {
 // start is that of a plugin, which knows of orphans what the one before did.
 func (s *sweeps) start(t *testing.T, boot string) *state.Store {
 	t.Helper()
-	store, err := state.Open(filepath.Dir(s.stateDir))
+	store, err := state.Open(filepath.Dir(s.stateDir), s.nodeName)
 	expect.NoError(t, err)
 	specs := prepare.Specs(cdi.Dir(s.cdiDir))
 	if s.specs != nil {
 		specs = s.specs(cdi.Dir(s.cdiDir))
 	}
 	s.Preparer = prepare.New(prepare.Options{
-		Pool: "n1/gpu", Store: preparetest.Store{Store: store}, Specs: specs, BootID: boot,
+		Pool: s.nodeName + "/gpu", Store: preparetest.Store{Store: store}, Specs: specs, BootID: boot,
 		Isolation: isolation.NewRegistry(isolation.Config{}),
 		Cluster:   &s.api, Node: s,
 		Listener: preparetest.Listener{OnDamaged: func(_ context.Context, d state.Damaged) { t.Error(d) }},
@@ -158,6 +160,16 @@ func TestSweep(t *testing.T) {
 	s.start(t, "boot-2")
 	s.api.Claims = nil
 	s.after(t, 0, uids{"u2"}, nil)
+}
+
+// The image of a machine can have records of claims that the node that it was taken of has still.
+func TestSweepReleasesWhatAnotherNodePrepared(t *testing.T) {
+	s := newSweeps(t)
+	s.takes(t, wholeGPU("u0", 0, "p0"))
+	s.api.Claims = []*resourceapi.ResourceClaim{wholeGPU("u0", 0, "p0")}
+	s.nodeName = "n2"
+	s.start(t, "boot-of-n2")
+	s.after(t, 0, nil, nil)
 }
 
 // Whatever the API server says, what a process may use is not released; nor where

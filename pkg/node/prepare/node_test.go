@@ -193,7 +193,7 @@ func newNode(t testing.TB) *node {
 // restart replaces the Preparer, as a new process would.
 func (n *node) restart(t testing.TB) {
 	t.Helper()
-	store, err := state.Open(filepath.Dir(n.stateDir))
+	store, err := state.Open(filepath.Dir(n.stateDir), "n1")
 	expect.NoError(t, err)
 	n.Preparer = New(Options{
 		Pool: pool, Store: nodeStore{store, n}, Specs: cdi.Dir(n.cdiDir), BootID: "boot-1",

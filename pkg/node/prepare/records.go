@@ -274,6 +274,12 @@ func SameAllocation(r state.Record, c *resourceapi.ResourceClaim) bool {
 	return i == len(results)
 }
 
+// IsOwn reports whether the record is of this node's devices. A disk that was copied from another node has records of
+// that one's.
+func (p *Preparer) IsOwn(r state.Record) bool {
+	return slices.ContainsFunc(r.Grants, func(g claim.Grant) bool { return g.Pool == p.options.Pool })
+}
+
 // strayRecord stands for a claim of which no record is left: the name of its
 // spec follows from its UID, which stands for its name.
 func strayRecord(uid types.UID) state.Record {

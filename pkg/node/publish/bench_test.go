@@ -144,7 +144,7 @@ func (b *bench) restartIn(mode string) {
 
 // state is the node's, as any process sees it.
 func (b *bench) state() *state.Store {
-	store, err := state.Open(b.pluginDir)
+	store, err := state.Open(b.pluginDir, "n1")
 	if err != nil {
 		panic(err)
 	}

@@ -34,6 +34,14 @@ type Node struct {
 	DevicePluginLeft time.Time `json:"devicePluginLeft,omitzero"`
 }
 
+// keptNode is a Node as its file has it.
+type keptNode struct {
+	// Name is the node's: a disk that was copied from another node has what that one promised. Files of earlier versions
+	// lack it.
+	Name string `json:"name,omitempty"`
+	Node
+}
+
 // Asked is what the labels came to last.
 func (n Node) Asked() mode.Asked { return mode.Asked{Mode: n.Wanted, Overruled: n.Overruled} }
 
@@ -46,19 +54,22 @@ func (n Node) Offer() mode.Offer { return mode.Offer{Mode: n.Published, Isolatio
 // Offers remembers what devices are published as.
 func (n *Node) Offers(o mode.Offer) { n.Published, n.Isolation = o.Mode, o.Isolation }
 
-// Node returns what PutNode kept, or false if there is nothing. One that cannot be read is an error.
+// Node returns what PutNode kept, or false if there is nothing of this node. One that cannot be read is an error.
 func (s *Store) Node() (Node, bool, error) {
-	n, found, err := s.node.Load()
+	kept, found, err := s.node.Load()
 	if err != nil {
 		return Node{}, false, fmt.Errorf("read the node's last mode: %w", err)
 	}
-	return n, found, nil
+	if kept.Name != "" && kept.Name != s.nodeName {
+		return Node{}, false, nil
+	}
+	return kept.Node, found, nil
 }
 
 // PutNode keeps what the node promises; it is on disk when PutNode returns. Hold LockNode where it offers something
 // else than before: a claim is then entered before, or refused.
 func (s *Store) PutNode(n Node) error {
-	if err := s.node.Store(n); err != nil {
+	if err := s.node.Store(keptNode{Name: s.nodeName, Node: n}); err != nil {
 		return fmt.Errorf("remember the node's mode: %w", err)
 	}
 	return nil

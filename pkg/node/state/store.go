@@ -35,9 +35,10 @@ const (
 // Store is a directory of records, and what the node promised. Several processes may use one directory at
 // once, as they do during a rolling update; LockClaim and LockNode order them.
 type Store struct {
-	dir    string
-	node   statefile.File[Node]
-	queues queues
+	dir      string
+	nodeName string
+	node     statefile.File[keptNode]
+	queues   queues
 
 	mu     sync.Mutex
 	cache  map[types.UID]cached
@@ -51,10 +52,10 @@ type cached struct {
 	record Record
 }
 
-// Open returns the store in the plugin's directory, which is made if need be (see Complete).
-func Open(pluginDir string) (*Store, error) {
-	s := &Store{dir: filepath.Join(pluginDir, claimsDir), cache: map[types.UID]cached{},
-		node: statefile.File[Node]{Path: filepath.Join(pluginDir, nodeFile), Synced: true}}
+// Open returns the node's store in the plugin's directory, which is made if need be (see Complete).
+func Open(pluginDir, nodeName string) (*Store, error) {
+	s := &Store{dir: filepath.Join(pluginDir, claimsDir), nodeName: nodeName, cache: map[types.UID]cached{},
+		node: statefile.File[keptNode]{Path: filepath.Join(pluginDir, nodeFile), Synced: true}}
 	return s, s.EnsureDir()
 }
 

@@ -43,7 +43,7 @@ func open(t *testing.T) (*Store, string) {
 // openAgain is for another process.
 func openAgain(t *testing.T, records string) *Store {
 	t.Helper()
-	s, err := Open(filepath.Dir(records))
+	s, err := Open(filepath.Dir(records), "n1")
 	expect.NoError(t, err)
 	return s
 }
@@ -347,7 +347,7 @@ func TestRecordWithEffects(t *testing.T) {
 // A plugin reads what the one before it wrote of the node, in the place where that one left it.
 func TestNodeOfThePluginBefore(t *testing.T) {
 	dir := t.TempDir()
-	s, err := Open(dir)
+	s, err := Open(dir, "")
 	expect.NoError(t, err)
 	if n, found, err := s.Node(); found || err != nil {
 		t.Errorf("of a new node it knows %+v, %v", n, err)
@@ -369,9 +369,28 @@ func TestNodeOfThePluginBefore(t *testing.T) {
 	}
 }
 
+// The image of a machine can have what the node that it was taken of promised: who starts of it has promised nothing.
+func TestWhatAnotherNodePromised(t *testing.T) {
+	dir := t.TempDir()
+	for _, test := range []struct {
+		node  string
+		found bool
+	}{{"n1", true}, {"n2", false}} {
+		s, err := Open(dir, test.node)
+		expect.NoError(t, err)
+		if test.node == "n1" {
+			expect.NoError(t, s.PutNode(Node{Wanted: mode.Share, Published: mode.Share}))
+		}
+		n, found, err := s.Node()
+		if err != nil || found != test.found || (n.Wanted == mode.Share) != test.found {
+			t.Errorf("%s knows %+v, %t, %v", test.node, n, found, err)
+		}
+	}
+}
+
 func TestDamagedNodeIsAnError(t *testing.T) {
 	dir := t.TempDir()
-	s, err := Open(dir)
+	s, err := Open(dir, "n1")
 	expect.NoError(t, err)
 	expect.NoError(t, os.WriteFile(filepath.Join(dir, "node.json"), []byte(`{"wanted":"sh`), 0o600))
 	if n, found, err := s.Node(); found || err == nil || n.Wanted != "" {

@@ -202,7 +202,7 @@ func newNodeDir(t *testing.T) nodeDir {
 // file was there all at once, or less.
 func (d nodeDir) checkPromises(t *testing.T) []state.Record {
 	t.Helper()
-	store, err := state.Open(string(d))
+	store, err := state.Open(string(d), "n1")
 	expect.NoError(t, err)
 	unlock, err := store.LockNode(t.Context())
 	expect.NoError(t, err)

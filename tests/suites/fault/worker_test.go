@@ -56,7 +56,7 @@ func (d nodeDir) cdi() string { return filepath.Join(string(d), "cdi") }
 
 // preparer is what the plugin makes at its start.
 func (d nodeDir) preparer(onDamaged func(context.Context, state.Damaged)) (*prepare.Preparer, error) {
-	store, err := state.Open(string(d))
+	store, err := state.Open(string(d), "n1")
 	if err != nil {
 		return nil, err
 	}
