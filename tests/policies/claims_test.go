@@ -4,6 +4,7 @@ package admission
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 )
 
 // createClaim is what is said of a new claim.
@@ -89,6 +91,57 @@ func TestRequestsWithMPSAreForOneGPU(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			expect.Error(t, s.createClaim(team, claimed(tc.requests...)), tc.refused)
+		})
+	}
+}
+
+// A GpuConfig that no node would understand is refused when the claim, or its template, is written.
+func TestGpuConfigsThatNoNodeUnderstands(t *testing.T) {
+	s := newServer(t)
+	const (
+		header    = `"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig"`
+		otherKind = "apiVersion is gpu.aliyun.com/v1alpha1, and kind GpuConfig"
+	)
+	for parameters, refused := range map[string]string{
+		`{HEADER}`: "",
+		`{HEADER,"disableIsolation":false,"env":"None","container":"c","timeSlice":"Long","threadPercentage":50}`: "",
+		`{HEADER,"processMemory":"512Mi"}`:                        "",
+		`{HEADER,"processMemory":1073741824}`:                     "",
+		`{HEADER,"env":null,"timeSlice":null}`:                    "",
+		`{HEADER,"isolationDisabled":true}`:                       "there is no field isolationDisabled",
+		`{HEADER,"DisableIsolation":true}`:                        "there is no field DisableIsolation",
+		`{HEADER,"sharing":{"strategy":"MPS"}}`:                   "there is no field sharing",
+		`{HEADER,"disableIsolation":"yes"}`:                       "disableIsolation is true or false",
+		`{HEADER,"env":"none"}`:                                   "env is Legacy or None",
+		`{HEADER,"env":1}`:                                        "env is Legacy or None",
+		`{HEADER,"container":""}`:                                 "container is the name of one",
+		`{HEADER,"timeSlice":"short"}`:                            "timeSlice is Default, Short, Medium or Long",
+		`{HEADER,"threadPercentage":0}`:                           "threadPercentage is a number from 1 to 100",
+		`{HEADER,"threadPercentage":"50"}`:                        "threadPercentage is a number from 1 to 100",
+		`{HEADER,"threadPercentage":50.5}`:                        "threadPercentage is a number from 1 to 100",
+		`{HEADER,"processMemory":"1Ki"}`:                          "processMemory is 1Mi or more",
+		`{HEADER,"processMemory":"much"}`:                         "processMemory is 1Mi or more",
+		`{HEADER,"processMemory":{"value":"1G"}}`:                 "processMemory is 1Mi or more",
+		`{HEADER,"processMemory":"1e999999999"}`:                  "processMemory is 1Mi or more",
+		`{HEADER,"processMemory":"1e-999999999"}`:                 "processMemory is 1Mi or more",
+		`{"env":"None"}`:                                          otherKind,
+		`{"apiVersion":"gpu.aliyun.com/v1","kind":"GpuConfig"}`:   otherKind,
+		`{"apiVersion":1,"kind":"GpuConfig"}`:                     otherKind,
+		`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"Other"}`: otherKind,
+	} {
+		t.Run(parameters, func(t *testing.T) {
+			raw := strings.Replace(parameters, "HEADER", header, 1)
+			if _, err := v1alpha1.Decode([]byte(raw)); (err != nil) != (refused != "") {
+				t.Errorf("the plugin says %v", err)
+			}
+			claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "c"}}
+			claim.Spec.Devices = claimed(exactly("a", "share"))
+			for driver, refused := range map[string]string{v1alpha1.DriverName: refused, "gpu.example.com": ""} {
+				claim.Spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{
+					{DeviceConfiguration: opaque(driver, raw)}}
+				expect.Error(t, s.validate(somebody, claim, nil), refused)
+				expect.Error(t, s.validate(somebody, templateOf(claim), nil), refused)
+			}
 		})
 	}
 }

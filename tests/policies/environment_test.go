@@ -46,7 +46,8 @@ func TestLimitsAreKeptInNamespaces(t *testing.T) {
 	})
 	configured := func(driver, parameters string) resourceapi.DeviceClaim {
 		of := claimed(exactly("a", "mps"))
-		of.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: opaque(driver, parameters)}}
+		of.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: opaque(driver,
+			`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig",`+parameters+"}")}}
 		return of
 	}
 	const byConfig = "disableIsolation switches off the limits of shares, which namespace limits-kept does not allow"
@@ -55,12 +56,12 @@ func TestLimitsAreKeptInNamespaces(t *testing.T) {
 		of        resourceapi.DeviceClaim
 		refused   string
 	}{
-		"disableIsolation":        {limitsKept, configured("gpu.aliyun.com", `{"disableIsolation":true}`), byConfig},
-		"false":                   {limitsKept, configured("gpu.aliyun.com", `{"disableIsolation":false}`), ""},
-		"other fields":            {limitsKept, configured("gpu.aliyun.com", `{"env":"None"}`), ""},
-		"another driver's":        {limitsKept, configured("gpu.example.com", `{"disableIsolation":true}`), ""},
+		"disableIsolation":        {limitsKept, configured("gpu.aliyun.com", `"disableIsolation":true`), byConfig},
+		"false":                   {limitsKept, configured("gpu.aliyun.com", `"disableIsolation":false`), ""},
+		"other fields":            {limitsKept, configured("gpu.aliyun.com", `"env":"None"`), ""},
+		"another driver's":        {limitsKept, configured("gpu.example.com", `"disableIsolation":true`), ""},
 		"no configuration":        {limitsKept, claimed(exactly("a", "mps")), ""},
-		"in any other namespaces": {team, configured("gpu.aliyun.com", `{"disableIsolation":true}`), ""},
+		"in any other namespaces": {team, configured("gpu.aliyun.com", `"disableIsolation":true`), ""},
 	} {
 		t.Run("a claim: "+name, func(t *testing.T) {
 			claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: test.namespace, Name: "c"}}

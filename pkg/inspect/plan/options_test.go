@@ -66,6 +66,26 @@ func TestManifestsOfOtherProjects(t *testing.T) {
 	}
 }
 
+// Nodes of machine files do not say what they have. Limits that no node could serve are told all the same.
+func TestLimitsThatNoNodeServes(t *testing.T) {
+	for limits, says := range map[string]string{
+		"aliyun.com/gpumem: 3":       "container main asks for aliyun.com/gpumem, which no node serves",
+		"tencent.com/vcuda-core: 20": "Write these limits instead: aliyun.com/gpu-mem: GIB",
+		"nvidia.com/gpu: 1":          "",
+		"cpu: 1, example.com/nic: 1": "",
+	} {
+		t.Run(limits, func(t *testing.T) {
+			s := newSite(t)
+			s.node("n1", 1, mode.Exclusive)
+			s.read(t, workload("Deployment", 1, limits))
+			made := s.plan(t)
+			if text := printed(t, made); (made.Fits == 1) != (says == "") || !strings.Contains(text, says) {
+				t.Errorf("%d fits, want one that says %q:\n%s", made.Fits, says, text)
+			}
+		})
+	}
+}
+
 // ofNVIDIA returns a claim template of docs/nvidia-dra.md, and two pods that each have a claim of it.
 func ofNVIDIA(class, request, sharing string) string {
 	config := ""

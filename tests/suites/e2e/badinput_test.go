@@ -8,12 +8,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/gpushare/dra-driver-gpushare/internal/expect"
 	"github.com/gpushare/dra-driver-gpushare/pkg/node/state"
@@ -24,40 +22,30 @@ import (
 // claim.
 const failedPrepare = "FailedPrepareDynamicResources"
 
+// That of a claim is refused when the claim is written (tests/policies). Pods are told of that of their DeviceClass.
 func TestConfigurationThatIsNotUnderstood(t *testing.T) {
 	t.Parallel()
 	cluster.Share(t, "share")
 	ns := cluster.Namespace(t)
-	for name, tc := range map[string]struct{ parameters, says string }{
-		"field": {`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig","disableIsolatoin":true}`,
-			`unknown field "disableIsolatoin"`},
-		"kind": {`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfiguration"}`, `kind "GpuConfiguration"`},
-		"value": {`{"apiVersion":"gpu.aliyun.com/v1alpha1","kind":"GpuConfig","env":"Some"}`,
-			`env is "Some": use "Legacy" or "None"`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			spec := harness.Requests(harness.Share("gpu", "1Gi"))
-			spec.Devices.Config = []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
-				Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: "gpu.aliyun.com",
-					Parameters: runtime.RawExtension{Raw: []byte(tc.parameters)}},
-			}}}
-			wrong, right := "wrong-"+name, "right-"+name
-			ns.Template(t, wrong, spec)
-			ns.Create(t, harness.Pod(name, "share", harness.FromTemplate(wrong)))
-			ns.WaitPodEvent(t, name, failedPrepare, tc.says)
-			described, err := ns.Kubectl(t, "describe", "pod", name)
-			if err != nil || !strings.Contains(described, tc.says) ||
-				!strings.Contains(described, "opaque config from the claim") {
-				t.Errorf("kubectl describe pod does not say what is wrong (%v):\n%s", err, described)
-			}
+	class := ns.DeviceClass(t, resourceapi.DeviceClassSpec{
+		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+			Expression: `device.driver == "gpu.aliyun.com" && device.allowMultipleAllocations`,
+		}}},
+		Config: []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: gpuConfig(`"disableIsolatoin":true`)}},
+	})
+	request := harness.Share("gpu", "1Gi")
+	request.Exactly.DeviceClassName = class
+	ns.Template(t, "wrong", harness.Requests(request))
+	ns.Template(t, "right", harness.Requests(harness.Share("gpu", "1Gi")))
+	ns.Create(t, harness.Pod("a", "share", harness.FromTemplate("wrong")))
+	const says = `unknown field "disableIsolatoin"`
+	ns.WaitPodEvent(t, "a", failedPrepare, says)
+	described, err := ns.Kubectl(t, "describe", "pod", "a")
+	expect.NoError(t, err)
+	expect.Says(t, described, says, "opaque config from the DeviceClass")
 
-			// A claim's configuration cannot be changed, so the pod is created again.
-			spec.Devices.Config = nil
-			ns.Template(t, right, spec)
-			ns.Delete(t, name)
-			ns.Run(t, harness.Pod(name, "share", harness.FromTemplate(right)))
-		})
-	}
+	ns.Delete(t, "a")
+	ns.Run(t, harness.Pod("a", "share", harness.FromTemplate("right")))
 }
 
 // One unreadable file costs nobody anything but its own claim's entry.
