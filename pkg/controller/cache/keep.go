@@ -5,6 +5,7 @@ package cache
 import (
 	"bytes"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -72,8 +73,11 @@ func keepUnscheduled(pod, kept *corev1.Pod) {
 		keepAnnotations(pod, kept, v1alpha1.AnnotationCPUSet, ack.AnnotationBurst)
 		spec.Containers = withCPUs(pod.Spec.Containers)
 	}
+	if advice.SilentScheduler(pod) != "" {
+		keepAnnotations(pod, kept, advice.Annotations()...)
+	}
 	if len(spec.ResourceClaims)+len(spec.InitContainers)+len(spec.Containers) == 0 && !placement.AtGate(pod) &&
-		!advice.Concerns(&corev1.Pod{Spec: spec}) {
+		!advice.Concerns(&corev1.Pod{ObjectMeta: kept.ObjectMeta, Spec: spec}) {
 		return
 	}
 	kept.Spec, kept.Status.ResourceClaimStatuses = spec, pod.Status.ResourceClaimStatuses
@@ -107,10 +111,13 @@ func keepOwner(pod, kept *corev1.Pod) {
 	}
 }
 
+// annotationMost is how much of an annotation is kept: what is longer nobody wrote who is to be understood.
+const annotationMost = 4096
+
 func keepAnnotations(pod, kept *corev1.Pod, keys ...string) {
 	for _, key := range keys {
 		if value, is := pod.Annotations[key]; is {
-			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, value)
+			metav1.SetMetaDataAnnotation(&kept.ObjectMeta, key, strings.Clone(value[:min(len(value), annotationMost)]))
 		}
 	}
 }

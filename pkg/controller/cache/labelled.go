@@ -3,8 +3,6 @@
 package cache
 
 import (
-	"strings"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -17,9 +15,6 @@ import (
 
 // legacyLabel selects the pods that were converted and the templates that were made for them.
 var legacyLabel = labels.Set{v1alpha1.LabelLegacy: "true"}.String()
-
-// annotationMost is how much of an annotation of ACK's is kept: what is longer nobody of ours wrote.
-const annotationMost = 4096
 
 // Converted are the pods that asked in ACK's manner and were given claims: their claims, ACK's
 // annotations and which container uses which request.
@@ -37,9 +32,6 @@ func (c Converted) WithTemplate(key string) []*corev1.Pod { return c.by(byTempla
 
 func keepConverted(pod, kept *corev1.Pod) {
 	keepAnnotations(pod, kept, ack.Annotations()...)
-	for key, value := range kept.Annotations {
-		kept.Annotations[key] = strings.Clone(value[:min(len(value), annotationMost)])
-	}
 	kept.Spec = corev1.PodSpec{ResourceClaims: pod.Spec.ResourceClaims, Containers: users(pod.Spec.Containers),
 		InitContainers: users(pod.Spec.InitContainers)}
 }

@@ -134,6 +134,9 @@ func TestPodsOfASchedulerThatSaysNothing(t *testing.T) {
 			"these limits instead: aliyun.com/gpu-mem: 1 (GiB). docs/legacy.md lists the requests that are served. With " +
 			"the option other-manifests, the API server converts volcano.sh/vgpu-memory of container main when it creates " +
 			"the pod: docs/other-manifests.md"}},
+		"as for KAI": {func(p *corev1.Pod) { p.Annotations = map[string]string{"gpu-memory": "1024"} },
+			[]string{unseen + ". the annotation gpu-memory asks KAI's scheduler for a part of a GPU, and no other reads it. " +
+				"Write these limits instead: aliyun.com/gpu-mem: 1 (GiB). docs/legacy.md lists the requests that are served"}},
 		"in a gang of Volcano's": {func(p *corev1.Pod) {
 			p.Labels = map[string]string{v1alpha1.LabelLegacy: "true"}
 			p.Annotations = map[string]string{"scheduling.k8s.io/group-name": "g"}

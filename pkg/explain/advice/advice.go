@@ -5,7 +5,7 @@
 // instead. It is pure.
 //
 // Each way is a row of a table: of resources (rules), of node labels (labelRules) and
-// of DeviceClasses (classRules).
+// of DeviceClasses (classRules). One project asks by annotations.
 package advice
 
 import (
@@ -49,6 +49,9 @@ func Of(pod *corev1.Pod, c Cluster) string {
 		}
 		again = again || isOld
 	}
+	if text := ofAnnotations(pod); text != "" {
+		sentences = append(sentences, text)
+	}
 	about := len(sentences) > 0
 	for _, n := range needs(&pod.Spec, c.OnSomeNode) {
 		r, _ := labelRuleFor(n.key)
@@ -77,7 +80,7 @@ func Concerns(pod *corev1.Pod) bool {
 			}
 		}
 	}
-	return len(needs(&pod.Spec, func(string) bool { return false })) > 0
+	return ofAnnotations(pod) != "" || len(needs(&pod.Spec, func(string) bool { return false })) > 0
 }
 
 // SilentScheduler returns the scheduler that a pod names and that has said nothing of it; nothing where that is the

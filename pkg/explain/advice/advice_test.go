@@ -43,6 +43,16 @@ func preferring(terms ...corev1.NodeSelectorRequirement) *corev1.Pod {
 		RequiredDuringSchedulingIgnoredDuringExecution: selector}}}}
 }
 
+// annotated is a pod of KAI, with annotations in pairs of a name and a value.
+func annotated(annotations ...string) *corev1.Pod {
+	pod := asking("cpu=1")
+	pod.Spec.SchedulerName, pod.Annotations = "kai-scheduler", map[string]string{}
+	for i := 0; i < len(annotations); i += 2 {
+		pod.Annotations[annotations[i]] = annotations[i+1]
+	}
+	return pod
+}
+
 // cluster serves resources and has labels.
 func cluster(served, labels []string) advice.Cluster {
 	return advice.Cluster{
@@ -66,11 +76,27 @@ func TestOf(t *testing.T) {
 		return "container main asks for " + resource + ", and no node offers a MIG instance of that profile. " +
 			"Have a GPU cut into such instances (docs/mig.md), or write these limits instead: "
 	}
+	noOther := func(annotation string) string {
+		return "the annotation " + annotation + " asks KAI's scheduler for a part of a GPU, and no other reads it. Write " +
+			"these limits instead: "
+	}
+	seen := annotated("gpu-fraction", "0.5")
+	seen.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse}}
+	forDefault := annotated("gpu-fraction", "0.5")
+	forDefault.Spec.SchedulerName, forDefault.Status = corev1.DefaultSchedulerName, seen.Status
 	for name, test := range map[string]struct {
 		pod            *corev1.Pod
 		served, labels []string
 		want           string
 	}{
+		"KAI: a fraction": {annotated("gpu-fraction", "0.5"), nil, nil, noOther("gpu-fraction") +
+			"aliyun.com/gpu-mem: GIB" + anyGiB},
+		"KAI: memory of two GPUs": {annotated("gpu-memory", "2000", "gpu-fraction-num-devices", "2"), nil, nil,
+			noOther("gpu-memory") + `aliyun.com/gpu-mem: 4 (GiB; of 2 GPUs together, with the pod's label ` +
+				`aliyun.com/gpu-count: "2")` + see},
+		"KAI, which runs": {seen, nil, nil, ""},
+		"KAI, with Kubernetes' scheduler": {forDefault, nil, nil, noOther("gpu-fraction") +
+			"aliyun.com/gpu-mem: GIB" + anyGiB},
 		"a whole GPU":                {asking("nvidia.com/gpu=1"), []string{"nvidia.com/gpu"}, nil, ""},
 		"no GPU":                     {asking("cpu=1", "example.com/nic=1"), nil, nil, ""},
 		"what another plugin serves": {asking("nvidia.com/gpumem=3000"), []string{"nvidia.com/gpumem"}, nil, ""},
