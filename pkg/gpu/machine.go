@@ -40,6 +40,9 @@ type Machine struct {
 	// LaneFaults are the GPUs that have fewer NVLink lanes to NVSwitches than
 	// others of their model, ordered by Index. Their Links are what is left.
 	LaneFaults []LaneFault
+	// FabricFaults are the GPUs that NVIDIA's fabric manager has not connected to the
+	// machine's NVSwitches, ordered by Index.
+	FabricFaults []FabricFault
 }
 
 // GPU is one GPU.
@@ -149,6 +152,11 @@ func (f LaneFault) String() string {
 	return fmt.Sprintf("GPU %d has %d NVLink lanes to NVSwitches, others of its model have %d", f.Index, f.Lanes, f.Most)
 }
 
+// FabricFault says that NVIDIA's fabric manager has not connected the GPU with this index.
+type FabricFault struct{ Index int }
+
+func (f FabricFault) String() string { return fmt.Sprintf("GPU %d", f.Index) }
+
 // FaultReason classifies why a GPU was left out. Values are stable and are
 // used as Event reasons.
 type FaultReason string
@@ -186,6 +194,7 @@ func (m *Machine) LeaveOut(faults ...Fault) {
 	m.Links = without(m.Links, func(l Link) bool { return out[l.A] || out[l.B] })
 	m.LinkFaults = without(m.LinkFaults, func(f LinkFault) bool { return out[f.A] || out[f.B] })
 	m.LaneFaults = without(m.LaneFaults, func(f LaneFault) bool { return out[f.Index] })
+	m.FabricFaults = without(m.FabricFaults, func(f FabricFault) bool { return out[f.Index] })
 }
 
 // without is what is left of all, in an array of its own; nil if nothing is.

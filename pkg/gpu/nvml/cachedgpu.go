@@ -41,6 +41,8 @@ type cachedGPU struct {
 	failure error
 	// display says that the GPU is for a screen alone.
 	display bool
+	// notInFabric says that the fabric manager has not connected it to the machine's NVSwitches.
+	notInFabric bool
 	// recovery is of the last check.
 	recovery recovery
 }
@@ -132,6 +134,9 @@ func (r *Reader) fill(ctx context.Context, c *cachedGPU, i int) error {
 		return err
 	}
 	r.place(ctx, c)
+	if err := r.readFabric(ctx, c); err != nil {
+		return err
+	}
 	if c.gpu.MIG.Enabled {
 		return r.readInstances(ctx, c)
 	}

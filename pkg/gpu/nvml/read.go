@@ -80,7 +80,8 @@ func Read(ctx context.Context, lib nvml.Interface, opts Options) (*gpu.Machine, 
 //
 // Two GPUs that contradict each other about the lanes between them are linked
 // by the smaller number, and described in LinkFaults. A GPU that lacks lanes to
-// NVSwitches which others of its model have is described in LaneFaults.
+// NVSwitches which others of its model have is described in LaneFaults, one that the
+// fabric manager has not connected to them in FabricFaults.
 //
 // GPUs are read side by side, so that those that hang cost one CallTimeout
 // together. A GPU with a call that hangs is not asked again, and stays left out,
@@ -107,7 +108,7 @@ func (r *Reader) Read(ctx context.Context) (*gpu.Machine, error) {
 	number(gpus)
 	machine := &gpu.Machine{DriverVersion: driver, CUDADriverVersion: cudaVersion(r.cuda)}
 	machine.Links, machine.LinkFaults = r.readLinks(ctx, usable(gpus))
-	machine.LaneFaults = laneFaults(usable(gpus))
+	machine.LaneFaults, machine.FabricFaults = laneFaults(usable(gpus)), fabricFaults(gpus)
 	for _, c := range gpus {
 		switch {
 		case c.display:

@@ -274,7 +274,13 @@ func (i *Keeper) reportFaults(ctx context.Context, m *gpu.Machine) {
 	if i.news.Is("lanes", fmt.Sprint(m.LaneFaults)) && len(m.LaneFaults) > 0 {
 		logger.Info("GPUs have fewer NVLink lanes to NVSwitches than others of their model", "faults", m.LaneFaults)
 	}
+	if i.news.Is("fabric", fmt.Sprint(m.FabricFaults)) && len(m.FabricFaults) > 0 {
+		logger.Info("NVIDIA's fabric manager has not connected GPUs", "faults", m.FabricFaults)
+	}
 	tell(i.Events, v1alpha1.ReasonLeftOut, "Not offered: ", m.Faults)
+	tell(i.Events, v1alpha1.ReasonFabricNotReady, "NVIDIA's fabric manager has not connected these GPUs to NVSwitches, "+
+		"and programs may fail with CUDA's error 802 (system not yet initialized): see what \"systemctl status "+
+		"nvidia-fabricmanager\" says on the node: ", m.FabricFaults)
 	tell(i.Events, v1alpha1.ReasonLinksInconsistent, "Counting the smaller number of lanes, see whether \"nvidia-smi "+
 		"nvlink --status\" shows links that are down: ", m.LinkFaults)
 	tell(i.Events, v1alpha1.ReasonNVLinkDegraded, "Offered after the others in mode topology, see which links are down "+

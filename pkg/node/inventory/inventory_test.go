@@ -239,6 +239,9 @@ func TestWhatLastsIsLoggedOnce(t *testing.T) {
 		"links that disagree": {func(c *gpusNow) {
 			c.machine.LinkFaults = []gpu.LinkFault{{A: 0, B: 1, LanesOfA: 2}}
 		}, v1alpha1.ReasonLinksInconsistent, "GPU 0 has 2 NVLink lanes to GPU 1, which has 0 back"},
+		"a fabric that is not ready": {func(c *gpusNow) {
+			c.machine.FabricFaults = []gpu.FabricFault{{Index: 0}, {Index: 1}}
+		}, v1alpha1.ReasonFabricNotReady, "GPU 0; GPU 1"},
 		"no driver": {func(c *gpusNow) { c.fails = errors.New("no driver") }, v1alpha1.ReasonDriverUnavailable,
 			"no driver"},
 	} {

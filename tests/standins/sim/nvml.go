@@ -62,6 +62,9 @@ func (s *Spec) configure(d *server.Device, i int) {
 		return nvml.Memory_v2{Total: uint64(model.MemoryMiB) << 20, Reserved: uint64(model.ReservedMiB) << 20}, nvml.SUCCESS
 	}
 	d.GetNumGpuCoresFunc = func() (int, nvml.Return) { return model.CUDACores, nvml.SUCCESS }
+	d.GetGpuFabricInfoFunc = func() (nvml.GpuFabricInfo, nvml.Return) {
+		return nvml.GpuFabricInfo{}, nvml.ERROR_NOT_SUPPORTED
+	}
 	d.IsMigDeviceHandleFunc = func() (bool, nvml.Return) { return false, nvml.SUCCESS }
 	d.GetMigModeFunc = func() (int, int, nvml.Return) {
 		if !model.MIG {

@@ -70,6 +70,10 @@ const (
 	//
 	// To do: See its other Events.
 	ReasonEvicted = "GPUEvicted"
+	// ReasonFabricNotReady (on: node): NVIDIA's fabric manager has not connected these GPUs.
+	//
+	// To do: Check `systemctl status nvidia-fabricmanager`.
+	ReasonFabricNotReady = "GPUFabricNotReady"
 	// ReasonFeatureDisabled (on: node): The API server drops fields that the mode needs.
 	//
 	// To do: Enable the named feature gate.
