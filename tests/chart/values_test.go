@@ -206,6 +206,9 @@ func TestWrongValues(t *testing.T) {
 		"test: {memory: lots}":                                          "memory",
 		"mpsSupervisor: {podLabels: {app.kubernetes.io/component: x}}":  "'app.kubernetes.io/component'",
 		"controller: {affinity: {nodeaffinity: {}}}":                    "nodeaffinity",
+		"kubeletPlugin: {tolerations: [{operater: Exists}]}":            "operater",
+		"mpsSupervisor: {tolerations: [{operator: exists}]}":            "operator",
+		"test: {tolerations: [{key: a, effect: NoSchedulle}]}":          "effect",
 		"test: {image: registry.example/cuda}":                          "test.image needs test.command",
 		"test: {memory: 1}":                                             "memory",
 		"test: {memory: 512Mi}":                                         "memory",
@@ -251,6 +254,33 @@ func TestEmptiedValues(t *testing.T) {
 		}
 	}
 	empty(load(t).Values)
+}
+
+// A value of another kind than the chart's own is refused, whichever it is.
+func TestValuesOfAnotherKind(t *testing.T) {
+	var mistake func(values map[string]any, path ...string)
+	mistake = func(values map[string]any, path ...string) {
+		for key, value := range values {
+			keys := append(slices.Clone(path), key)
+			wrong := []string{"[x]", "{x: {}}"}
+			switch value := value.(type) {
+			case map[string]any:
+				wrong = []string{"[x]", "x"}
+				mistake(value, keys...)
+			case []any:
+				wrong = []string{"{x: {}}", "x"}
+			case bool:
+				wrong = append(wrong, "sometimes")
+			}
+			for _, w := range wrong {
+				text := strings.Join(keys, ": {") + ": " + w + strings.Repeat("}", len(keys)-1)
+				if _, err := render(load(t), "gpus", text); err == nil || !strings.Contains(err.Error(), key) {
+					t.Errorf("%s: error %v, want one that names it", text, err)
+				}
+			}
+		}
+	}
+	mistake(load(t).Values)
 }
 
 // A copy of the chart without what its links point to is refused: nothing would be installed.
