@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 
+	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	gpuclaim "github.com/gpushare/dra-driver-gpushare/pkg/claim"
 	"github.com/gpushare/dra-driver-gpushare/pkg/inspect/why"
 	"github.com/gpushare/dra-driver-gpushare/pkg/scheduling"
@@ -238,15 +239,15 @@ func (r Reader) claimsOf(ctx context.Context, pod *corev1.Pod, known map[string]
 }
 
 // notMade says why a claim is not there that is to be made of a template, as far as that can
-// be read: the template is missing, or something such as a quota refuses the claim.
+// be read: the template is missing, or something such as a quota or a webhook refuses it or the claim.
 func (r Reader) notMade(ctx context.Context, pod *corev1.Pod, asked *corev1.PodResourceClaim) string {
 	template := *asked.ResourceClaimTemplateName
+	text, reason := "the claim of template "+template+" is not made yet", "FailedResourceClaimCreation"
 	_, err := r.Client.ResourceV1().ResourceClaimTemplates(pod.Namespace).Get(ctx, template, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return "the ResourceClaimTemplate " + template + " does not exist"
+		text, reason = "the ResourceClaimTemplate "+template+" does not exist", v1alpha1.ReasonClaimTemplateNotMade
 	}
-	text := "the claim of template " + template + " is not made yet"
-	if said := r.lastSaid(ctx, pod, "FailedResourceClaimCreation"); said != "" {
+	if said := r.lastSaid(ctx, pod, reason); said != "" {
 		text += ": " + said
 	}
 	return text

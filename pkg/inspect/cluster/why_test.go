@@ -75,6 +75,7 @@ func TestReadsPodAndItsClaims(t *testing.T) {
 		"one goes":       {[]runtime.Object{podWith(true), deleted}, nil, "c", "claim p-templated is being deleted", 0},
 		"one goes later": {[]runtime.Object{runs, deleted}, nil, "c p-templated", "", 0},
 		"no template":    {[]runtime.Object{podWith(false)}, nil, "c", "the ResourceClaimTemplate t does not exist", 0},
+		"refused":        {[]runtime.Object{podWith(false), refused}, nil, "c", "t does not exist: exceeded quota: gpus", 0},
 		"not made":       {[]runtime.Object{podWith(false), template}, nil, "c", "template t is not made yet", 0},
 		"kept by quotas": {[]runtime.Object{podWith(false), template, refused}, nil, "c", "exceeded quota: gpus", 0},
 		"with few rights": {[]runtime.Object{podWith(true), claim("team-a", "p-templated")}, []string{"list nodes",
