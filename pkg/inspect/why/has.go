@@ -62,6 +62,9 @@ func (a *Answer) onNode(in Input, what string) {
 		return
 	case pod.Status.Phase == corev1.PodPending:
 		state = "is about to start" + notStarted(pod)
+		if in.NotPrepared != "" {
+			state = "does not start yet" + notStarted(pod)
+		}
 	}
 	a.Headline = fmt.Sprintf("%s %s on node %s", what, state, pod.Spec.NodeName)
 	if len(a.Has) == 0 {

@@ -202,6 +202,6 @@ func TestPodThatCannotStart(t *testing.T) {
 			in.Pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-b", Name: "big"}}
 			in.Pod.Spec.NodeName, in.Pod.Status.Phase = "n2", corev1.PodPending
 			in.NotPrepared = `GpuConfig: env is "none"`
-		}, []string{"is about to start", `The kubelet says: GpuConfig: env is "none"`}, nil},
+		}, []string{"big does not start yet on node n2", `The kubelet says: GpuConfig: env is "none"`}, nil},
 	})
 }
