@@ -29,6 +29,15 @@ func Write(path string, data []byte, perm fs.FileMode, sync bool) error {
 	return replace(path, bytes.NewReader(data), perm, sync)
 }
 
+// Ensure is Write without sync, unless the file has the content: a container runtime that mounts a file fails if the file
+// is replaced at that moment.
+func Ensure(path string, data []byte, perm fs.FileMode) error {
+	if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, data) {
+		return nil
+	}
+	return Write(path, data, perm, false)
+}
+
 // Copy is Write of what is read, which is not synced and need not fit into memory.
 func Copy(path string, from io.Reader, perm fs.FileMode) error {
 	return replace(path, from, perm, false)

@@ -3,7 +3,6 @@
 package isolation
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -134,11 +133,7 @@ func (b hamiBackend) SetUp(_ context.Context, r Group) error {
 func (b hamiBackend) writePreload() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	content := []byte(hamiLibrary + "\n")
-	if there, err := os.ReadFile(b.preload()); err == nil && bytes.Equal(there, content) {
-		return nil
-	}
-	return atomicfile.Write(b.preload(), content, 0o644, false)
+	return atomicfile.Ensure(b.preload(), []byte(hamiLibrary+"\n"), 0o644)
 }
 
 func (b hamiBackend) preload() string { return filepath.Join(b.dir, "ld.so.preload") }

@@ -52,7 +52,7 @@ const (
 type Dir string
 
 // Write writes the claim's files, and returns what mounts them in a container, by request.
-// It is idempotent.
+// It is idempotent: a file that says the same stays.
 func (d Dir) Write(c Claim) (map[string]*specs.Mount, error) {
 	mounts := map[string]*specs.Mount{}
 	if d == "" {
@@ -67,8 +67,9 @@ func (d Dir) Write(c Claim) (map[string]*specs.Mount, error) {
 		if err := os.MkdirAll(filepath.Dir(path), dirPerm); err != nil {
 			return nil, fmt.Errorf("make the directory of device metadata: %w", err)
 		}
-		// Not synced: like the CDI spec it is written again from the claim's record.
-		if err := atomicfile.Write(path, append(data, '\n'), filePerm, false); err != nil {
+		// Not synced: like the CDI spec it is written again from the claim's record. A plugin does so when it starts, while
+		// containers of the claim may be starting.
+		if err := atomicfile.Ensure(path, append(data, '\n'), filePerm); err != nil {
 			return nil, fmt.Errorf("write the device metadata of request %s: %w", request, err)
 		}
 		mounts[request] = &specs.Mount{HostPath: path, ContainerPath: inContainer(c, request),

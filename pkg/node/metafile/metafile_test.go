@@ -93,6 +93,29 @@ func TestFilesOfAClaim(t *testing.T) {
 	}
 }
 
+// A container runtime that mounts a file fails if the file is replaced meanwhile, and a plugin that starts writes the
+// files of all claims.
+func TestFilesThatSayTheSameStay(t *testing.T) {
+	dir := Dir(t.TempDir())
+	c := Claim{Namespace: "ns", Name: "c", UID: "uid", Grants: []claim.Grant{shared("gpu", 3)}}
+	written := func() os.FileInfo {
+		t.Helper()
+		mounts, err := dir.Write(c)
+		expect.NoError(t, err)
+		file, err := os.Stat(mounts["gpu"].HostPath)
+		expect.NoError(t, err)
+		return file
+	}
+	first := written()
+	if !os.SameFile(first, written()) {
+		t.Error("the file was replaced by one that says the same")
+	}
+	c.Grants[0].Units = 4
+	if os.SameFile(first, written()) {
+		t.Error("the file was changed in place, where others read it")
+	}
+}
+
 // What a claim costs that is prepared.
 func BenchmarkWriteAndRemove(b *testing.B) {
 	dir := Dir(b.TempDir())
