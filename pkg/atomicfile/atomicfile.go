@@ -29,8 +29,8 @@ func Write(path string, data []byte, perm fs.FileMode, sync bool) error {
 	return replace(path, bytes.NewReader(data), perm, sync)
 }
 
-// Ensure is Write without sync, unless the file has the content: a container runtime that mounts a file fails if the file
-// is replaced at that moment.
+// Ensure is Write without sync, unless the file has the content: a container runtime that mounts a file fails if the
+// file is replaced at that moment.
 func Ensure(path string, data []byte, perm fs.FileMode) error {
 	if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, data) {
 		return nil

@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/legacy"
@@ -68,6 +69,20 @@ func Of(pod *corev1.Pod, c Cluster) string {
 			"them: delete it and create it again")
 	}
 	return strings.Join(sentences, ". ")
+}
+
+// Unserved is Of for a pod that is not created yet. It is empty where some node says what it has: what that lacks is
+// found when the pod is placed.
+func Unserved(pod *corev1.Pod, nodes []*corev1.Node,
+	classOf func(corev1.ResourceName) *resourceapi.DeviceClass) string {
+	if slices.ContainsFunc(nodes, func(n *corev1.Node) bool { return len(n.Status.Allocatable) > 0 }) {
+		return ""
+	}
+	return Of(pod, Cluster{
+		Served: func(name corev1.ResourceName) bool { return classOf(name) != nil },
+		// Which labels nodes have is not known.
+		OnSomeNode: func(string) bool { return true },
+	})
 }
 
 // Concerns reports whether a pod may be one of which Of has something to say, whatever

@@ -87,7 +87,9 @@ func (in *Input) pending(w *Workload, pod *corev1.Pod) *pending {
 	switch option := advice.Option(pod); {
 	case w.Refused != "":
 	case !legacy.Asks(pod):
-		p.refused = in.notServed(pod)
+		if !in.NodesUnknown {
+			p.refused = advice.Unserved(pod, in.Nodes, scheduling.ClassOf(in.Snapshot.Classes))
+		}
 		if w.Admitted == nil && why == "" && option != "" {
 			p.refused = option + ". Only a dry run tells how: plan on a cluster with the option, as a user who may create pods"
 		}
@@ -106,21 +108,6 @@ func (in *Input) pending(w *Workload, pod *corev1.Pod) *pending {
 			"use a nodeSelector"
 	}
 	return p
-}
-
-// notServed returns what to write instead of limits in words of other projects, or misspelt ones, which no node would
-// serve. It is empty where some node says what it has: what that lacks is found when the pod is placed.
-func (in *Input) notServed(pod *corev1.Pod) string {
-	says := func(n *corev1.Node) bool { return len(n.Status.Allocatable) > 0 }
-	if in.NodesUnknown || !advice.Concerns(pod) || slices.ContainsFunc(in.Nodes, says) {
-		return ""
-	}
-	classOf := scheduling.ClassOf(in.Snapshot.Classes)
-	return advice.Of(pod, advice.Cluster{
-		Served: func(name corev1.ResourceName) bool { return classOf(name) != nil },
-		// Which labels nodes have is not known.
-		OnSomeNode: func(string) bool { return true },
-	})
 }
 
 // admitted returns a claim, made by the object of that kind and name, as the API server creates it: as admission
