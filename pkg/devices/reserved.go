@@ -42,7 +42,7 @@ func Reserved(d *resourceapi.Device) (units, cores int64, closed bool) {
 func OfOtherDrivers(published []resourceapi.Device) string {
 	has := map[string]bool{}
 	for _, d := range published {
-		i := slices.IndexFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == v1alpha1.TaintOtherDriver })
+		i := slices.IndexFunc(d.Taints, IsTaint(v1alpha1.TaintOtherDriver))
 		if index := d.Attributes[v1alpha1.AttrIndex].IntValue; i >= 0 && index != nil {
 			has[fmt.Sprintf("gpu-%d (%s)", *index, d.Taints[i].Value)] = true
 		}

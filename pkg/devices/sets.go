@@ -111,10 +111,15 @@ func retainedDevice(gpus []int, o Options) resourceapi.Device {
 	return resourceapi.Device{Name: SetName(gpus), Attributes: a, Taints: append(slices.Clone(o.Taints), closed)}
 }
 
+// IsTaint returns a function that reports whether a taint has the key.
+func IsTaint(key string) func(resourceapi.DeviceTaint) bool {
+	return func(t resourceapi.DeviceTaint) bool { return t.Key == key }
+}
+
 // withTaints adds those taints whose key is not there yet.
 func withTaints(taints, more []resourceapi.DeviceTaint) []resourceapi.DeviceTaint {
 	for _, taint := range more {
-		if !slices.ContainsFunc(taints, func(t resourceapi.DeviceTaint) bool { return t.Key == taint.Key }) {
+		if !slices.ContainsFunc(taints, IsTaint(taint.Key)) {
 			taints = append(taints, taint)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/internal/stockallocator"
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 	"github.com/gpushare/dra-driver-gpushare/pkg/devices/view"
 )
 
@@ -72,7 +73,7 @@ func newKind(pool []*view.Slice, withUUIDs bool) (*kind, error) {
 // has reports whether any device has a taint of the key.
 func (k *kind) has(taint string) bool {
 	return slices.ContainsFunc(k.Devices, func(d resourceapi.Device) bool {
-		return slices.ContainsFunc(d.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == taint })
+		return slices.ContainsFunc(d.Taints, devices.IsTaint(taint))
 	})
 }
 

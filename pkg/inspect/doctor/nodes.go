@@ -152,7 +152,7 @@ func modes(s *Snapshot) []Finding {
 			if _, m, err := devices.ParseDeviceName(offered[i].Name); err == nil && m.OfNode() {
 				has[string(m)] = true
 			}
-			switching = switching || slices.ContainsFunc(offered[i].Taints, isTaint(v1alpha1.TaintSwitching))
+			switching = switching || slices.ContainsFunc(offered[i].Taints, devices.IsTaint(v1alpha1.TaintSwitching))
 		}
 		wanted := map[string]bool{}
 		for _, m := range asked.Mode.ServedModes() {
@@ -183,10 +183,6 @@ func isAbout(message string, labels map[string]string) bool {
 		}
 	}
 	return false
-}
-
-func isTaint(key string) func(resourceapi.DeviceTaint) bool {
-	return func(t resourceapi.DeviceTaint) bool { return t.Key == key }
 }
 
 // devicePlugin looks for device plugins that serve GPUs of a node that the driver serves, or
@@ -271,7 +267,7 @@ func health(s *Snapshot) []Finding {
 		} {
 			sick := map[string]bool{}
 			for _, d := range published[node] {
-				i := slices.IndexFunc(d.Taints, isTaint(key))
+				i := slices.IndexFunc(d.Taints, devices.IsTaint(key))
 				index := d.Attributes[v1alpha1.AttrIndex].IntValue
 				if i < 0 || index == nil {
 					continue

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
 	"github.com/gpushare/dra-driver-gpushare/pkg/claim"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 )
 
 const (
@@ -64,7 +65,7 @@ func (p *Publisher) restoreConflicts(stored []resourceapi.ResourceSlice) {
 	var closed []string
 	for _, s := range stored {
 		for _, d := range s.Spec.Devices {
-			if slices.ContainsFunc(d.Taints, isTaint(v1alpha1.TaintConflict)) {
+			if slices.ContainsFunc(d.Taints, devices.IsTaint(v1alpha1.TaintConflict)) {
 				closed = append(closed, d.Name)
 			}
 		}

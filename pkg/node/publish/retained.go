@@ -45,7 +45,7 @@ func mayBeAllocated(stored []resourceapi.ResourceSlice, allocated []string) [][]
 	names := slices.Clone(allocated)
 	for _, s := range stored {
 		for _, d := range s.Spec.Devices {
-			if !slices.ContainsFunc(d.Taints, isTaint(v1alpha1.TaintWithdrawn)) {
+			if !slices.ContainsFunc(d.Taints, devices.IsTaint(v1alpha1.TaintWithdrawn)) {
 				names = append(names, d.Name)
 			}
 		}

@@ -145,7 +145,7 @@ func allClosed(stored []resourceapi.ResourceSlice) bool {
 			if _, m, err := devices.ParseDeviceName(d.Name); err == nil && !m.OfNode() {
 				continue // in the way of no mode
 			}
-			if !slices.ContainsFunc(d.Taints, isTaint(v1alpha1.TaintSwitching)) {
+			if !slices.ContainsFunc(d.Taints, devices.IsTaint(v1alpha1.TaintSwitching)) {
 				return false
 			}
 		}

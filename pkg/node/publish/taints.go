@@ -10,6 +10,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/gpushare/dra-driver-gpushare/pkg/apis/gpu/v1alpha1"
+	"github.com/gpushare/dra-driver-gpushare/pkg/devices"
 )
 
 // taints close GPUs and instances to new claims, by UUID, beside the taints of all devices.
@@ -37,14 +38,9 @@ func closing(key, value string) resourceapi.DeviceTaint {
 	return resourceapi.DeviceTaint{Key: key, Value: value, Effect: resourceapi.DeviceTaintEffectNoSchedule}
 }
 
-// isTaint returns a function that reports whether a taint has the key.
-func isTaint(key string) func(resourceapi.DeviceTaint) bool {
-	return func(t resourceapi.DeviceTaint) bool { return t.Key == key }
-}
-
 // add adds a taint, unless there is one of its key.
 func (t taints) add(uuid string, taint resourceapi.DeviceTaint) {
-	if !slices.ContainsFunc(t[uuid], isTaint(taint.Key)) {
+	if !slices.ContainsFunc(t[uuid], devices.IsTaint(taint.Key)) {
 		t[uuid] = append(slices.Clip(t[uuid]), taint)
 	}
 }
