@@ -73,7 +73,8 @@ func keepUnscheduled(pod, kept *corev1.Pod) {
 		keepAnnotations(pod, kept, v1alpha1.AnnotationCPUSet, ack.AnnotationBurst)
 		spec.Containers = withCPUs(pod.Spec.Containers)
 	}
-	if advice.SilentScheduler(pod) != "" {
+	silent := advice.SilentScheduler(pod)
+	if silent != "" {
 		keepAnnotations(pod, kept, advice.Annotations()...)
 	}
 	if len(spec.ResourceClaims)+len(spec.InitContainers)+len(spec.Containers) == 0 && !placement.AtGate(pod) &&
@@ -87,8 +88,8 @@ func keepUnscheduled(pod, kept *corev1.Pod) {
 			kept.Status.Conditions = []corev1.PodCondition{condition}
 		}
 	}
-	if scheduler := advice.SilentScheduler(pod); scheduler != "" && hasATurn(pod) {
-		metav1.SetMetaDataAnnotation(&kept.ObjectMeta, unseenBy, scheduler)
+	if silent != "" && hasATurn(pod) {
+		metav1.SetMetaDataAnnotation(&kept.ObjectMeta, unseenBy, silent)
 	}
 	if choosesNodes(&pod.Spec) {
 		metav1.SetMetaDataAnnotation(&kept.ObjectMeta, prefersNodes, "true")

@@ -44,7 +44,7 @@ func gangOfPods(name string, pods []*corev1.Pod, quiet time.Duration) (g *gang, 
 	var waiting []*corev1.Pod
 	placed, left := false, 0
 	for _, pod := range pods {
-		if gpuclaim.Ended(pod) || isMirror(pod) {
+		if gpuclaim.Ended(pod) || podstate.IsMirror(pod) {
 			continue
 		}
 		waits := pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil
@@ -80,12 +80,6 @@ func gangOfPods(name string, pods []*corev1.Pod, quiet time.Duration) (g *gang, 
 		g.lower(int32(left), quiet)
 	}
 	return g, alone
-}
-
-// isMirror reports whether a pod is the mirror of a static one. A kubelet writes those into any namespace.
-func isMirror(pod *corev1.Pod) bool {
-	_, is := pod.Annotations[corev1.MirrorPodAnnotationKey]
-	return is
 }
 
 // succeededOf reports whether one of the pods of a controller has succeeded: it makes no other in its place.

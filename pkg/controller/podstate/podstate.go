@@ -66,6 +66,13 @@ func InGangOfOthers(pod *corev1.Pod) bool {
 			slices.ContainsFunc(GangAnnotations(), named(pod.Annotations)))
 }
 
+// IsMirror reports whether a pod is the mirror of a static one. A kubelet writes those, into any namespace, and nobody
+// else.
+func IsMirror(pod *corev1.Pod) bool {
+	_, is := pod.Annotations[corev1.MirrorPodAnnotationKey]
+	return is
+}
+
 // ByAge compares pods by their creation, and those of the same moment by their names.
 func ByAge(a, b *corev1.Pod) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))

@@ -42,8 +42,8 @@ func preempts(pod *corev1.Pod) bool {
 // expendable reports whether a pod may be evicted for one of such a priority.
 func (s situation) expendable(pod *corev1.Pod, than int32) bool {
 	priority := corev1helpers.PodPriority(pod)
-	_, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]
-	return priority < than && priority <= scheduling.HighestOfUsers && pod.Namespace != systemSpace && !mirror &&
+	return priority < than && priority <= scheduling.HighestOfUsers && pod.Namespace != systemSpace &&
+		!podstate.IsMirror(pod) &&
 		(pod.DeletionTimestamp == nil || s.overstays(pod))
 }
 
