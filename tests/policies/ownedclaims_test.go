@@ -28,6 +28,23 @@ func ownedBy(p *corev1.Pod, entry string, of resourceapi.DeviceClaim) *resourcea
 	}
 }
 
+// judgedAsAPods checks that a claim is refused, or is not if that is empty, when it is created as a pod's, and when one
+// that was created alone becomes the pod's. It returns that one.
+func (s *server) judgedAsAPods(t *testing.T, owned *resourceapi.ResourceClaim,
+	makeAlone func(*resourceapi.ResourceClaim), refused string) (alone *resourceapi.ResourceClaim) {
+	t.Helper()
+	expect.Error(t, s.validate(somebody, owned, nil), refused)
+	alone = owned.DeepCopy()
+	makeAlone(alone)
+	expect.NoError(t, s.validate(somebody, alone, nil))
+	expect.Error(t, s.validate(somebody, owned, alone), refused)
+	// One that is there from before the policy can be released.
+	released := owned.DeepCopy()
+	released.Finalizers = nil
+	expect.NoError(t, s.validate(somebody, released, owned))
+	return alone
+}
+
 // Kubernetes takes a claim for its pod's that says so. One that is created by itself and says so later is looked at
 // then, and no other change of it is.
 func TestClaimsThatBecomeAPods(t *testing.T) {
@@ -44,15 +61,7 @@ func TestClaimsThatBecomeAPods(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			owned := ownedBy(waiting, "c0", test.of)
-			expect.Error(t, s.validate(somebody, owned, nil), test.refused)
-			alone := owned.DeepCopy()
-			alone.OwnerReferences = nil
-			expect.NoError(t, s.validate(somebody, alone, nil))
-			expect.Error(t, s.validate(somebody, owned, alone), test.refused)
-			// One that is there from before the policy can be released.
-			released := owned.DeepCopy()
-			released.Finalizers = nil
-			expect.NoError(t, s.validate(somebody, released, owned))
+			alone := s.judgedAsAPods(t, owned, func(c *resourceapi.ResourceClaim) { c.OwnerReferences = nil }, test.refused)
 			expect.NoError(t, s.validate(somebody, alone, owned))
 		})
 	}
@@ -83,15 +92,8 @@ func TestClaimsThatAreCalledCPUs(t *testing.T) {
 	}{"CPUs": {cpus, ""}, "a GPU": {gpu, refused}} {
 		t.Run(what, func(t *testing.T) {
 			expect.Error(t, s.validate(somebody, claimTemplate(template, test.of), nil), test.refused)
-			owned := ownedBy(owner, entry, test.of)
-			expect.Error(t, s.validate(somebody, owned, nil), test.refused)
-			later := owned.DeepCopy()
-			later.Annotations = nil
-			expect.NoError(t, s.validate(somebody, later, nil))
-			expect.Error(t, s.validate(somebody, owned, later), test.refused)
-			released := owned.DeepCopy()
-			released.Finalizers = nil
-			expect.NoError(t, s.validate(somebody, released, owned))
+			s.judgedAsAPods(t, ownedBy(owner, entry, test.of), func(c *resourceapi.ResourceClaim) { c.Annotations = nil },
+				test.refused)
 		})
 	}
 	for what, test := range map[string]struct {
